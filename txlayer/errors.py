@@ -1,0 +1,132 @@
+"""Every error that this package raises.
+
+TxLayerError
+├── UsageError                the caller's bug; the message says what to change
+│   ├── UnknownScheme         no adapter for the URL's scheme
+│   ├── MalformedUrl
+│   ├── MissingExtra          a driver is not installed; names the pip command
+│   ├── TopicForbidden        the bus does not allow this topic or pattern
+│   ├── PayloadTooLarge       over the limit of the bus
+│   └── Closed                used after close
+├── ProtocolError             the other side's bug
+│   └── DecodeError           bytes that are no message of ours
+├── BusError                  the edge to the broker
+│   ├── BrokerUnreachable     (retriable)
+│   ├── AuthenticationFailed
+│   ├── Backpressure          (retriable) a bounded buffer is full; nothing was taken
+│   ├── PublishFailed         the broker refused, or the event could not be handed over in time
+│   ├── SubscribeFailed
+│   └── NameTaken             a durable name or a site name has another live holder
+├── TransactionError          how a transaction ended, when it did not commit
+│   ├── TransactionAborted    definite
+│   ├── CensusUnfulfilled     definite; nothing was begun
+│   └── OutcomeUnknown        in doubt: ask again later, never a failure in disguise
+├── LogError                  a durable log that cannot be trusted or written
+└── ResourceError             what a member prepares and commits
+"""
+
+from __future__ import annotations
+
+
+class TxLayerError(Exception):
+    """Root of all errors of this package. `retriable`: the same call may succeed later, unchanged."""
+
+    retriable = False
+
+
+class UsageError(TxLayerError):
+    """The call is wrong; repeating it will not help."""
+
+
+class UnknownScheme(UsageError):
+    """No installed adapter opens URLs of this scheme."""
+
+
+class MalformedUrl(UsageError):
+    """The URL cannot be read."""
+
+
+class MissingExtra(UsageError):
+    """An optional driver is not installed."""
+
+    def __init__(self, extra: str, module: str) -> None:
+        super().__init__(f'{module} is not installed: pip install "txlayer[{extra}]"')
+        self.extra = extra
+
+
+class TopicForbidden(UsageError):
+    """The bus does not allow this topic name or pattern."""
+
+
+class PayloadTooLarge(UsageError):
+    """The event is larger than the bus accepts."""
+
+
+class Closed(UsageError):
+    """The object was closed before this call."""
+
+
+class ProtocolError(TxLayerError):
+    """The other side did something that the protocol does not allow."""
+
+
+class DecodeError(ProtocolError):
+    """These bytes are not a message of ours."""
+
+
+class BusError(TxLayerError):
+    """The broker, or the way to it, failed."""
+
+
+class BrokerUnreachable(BusError):
+    """No connection within the connect timeout."""
+
+    retriable = True
+
+
+class AuthenticationFailed(BusError):
+    """The broker refused the credentials."""
+
+
+class Backpressure(BusError):
+    """A bounded buffer is full. Nothing was taken: wait, then call again."""
+
+    retriable = True
+
+
+class PublishFailed(BusError):
+    """The broker refused the event, or it could not be handed over in time."""
+
+
+class SubscribeFailed(BusError):
+    """The broker refused the subscription."""
+
+
+class NameTaken(BusError):
+    """Another live process holds this name."""
+
+
+class TransactionError(TxLayerError):
+    """A transaction did not commit, as far as is known."""
+
+
+class TransactionAborted(TransactionError):
+    """Definitely aborted."""
+
+
+class CensusUnfulfilled(TransactionError):
+    """The census did not find the members that were asked for; nothing was begun."""
+
+
+class OutcomeUnknown(TransactionError):
+    """In doubt: the outcome exists or will exist, but is not known here yet."""
+
+    retriable = True
+
+
+class LogError(TxLayerError):
+    """A durable log that cannot be trusted or written."""
+
+
+class ResourceError(TxLayerError):
+    """A resource could not do or prepare its work."""
