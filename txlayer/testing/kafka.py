@@ -31,9 +31,9 @@ DEFAULT_PROPERTIES: Mapping[str, object] = {
     "share.coordinator.state.topic.num.partitions": 1,
     "group.initial.rebalance.delay.ms": 0,
     "auto.create.topics.enable": False,
-    # Waits that only matter to clusters: they would delay starts and orderly stops.
-    "controlled.shutdown.enable": False,
-    "initial.broker.registration.timeout.ms": 60_000,
+    # A broker that was killed is let back in only when its old session has ended: 9 s by default.
+    "broker.session.timeout.ms": 2_000,
+    "broker.heartbeat.interval.ms": 250,
     "num.network.threads": 2,
     "num.io.threads": 4,
     "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
