@@ -27,22 +27,28 @@ def cache_directory() -> Path:
 
 
 @contextmanager
-def locked(name: str) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Exclude other processes that obtain the same thing. The lock dies with its holder."""
-    with (cache_directory() / f"{name}.lock").open("w") as lock:
+    with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def obtain(name: str, make: Callable[[Path], None], usable: Callable[[Path], bool] = Path.is_dir) -> Path:
+def obtain(
+    name: str,
+    make: Callable[[Path], None],
+    usable: Callable[[Path], bool] = Path.is_dir,
+    directory: Path | None = None,
+) -> Path:
     """The directory `name` of the cache, filled by `make` if it is not there yet or not usable any more.
 
     `make` works in a directory beside it, which is renamed when complete: a half-made one is never seen.
     """
-    target = cache_directory() / name
+    target = (directory or cache_directory()) / name
+    target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_dir() and usable(target):
         return target
-    with locked(name):
+    with locked(target.with_name(f"{name}.lock")):
         if target.is_dir() and usable(target):
             return target
         shutil.rmtree(target, ignore_errors=True)

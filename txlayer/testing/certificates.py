@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
+from txlayer.testing.process import run
 from txlayer.testing.server import ServerUnavailable
 
 NAMES = "subjectAltName=DNS:localhost,IP:127.0.0.1"
@@ -17,7 +17,7 @@ def make(certificate: Path, key: Path) -> None:
         raise ServerUnavailable("a TLS server needs the openssl command to make a certificate: install openssl")
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc"]
     command += ["-days", "1", "-subj", "/CN=localhost", "-addext", NAMES, "-out", str(certificate), "-keyout", str(key)]
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise ServerUnavailable(f"openssl could not make a certificate:\n{result.stderr.strip()}")
+    result = run(command)
+    if not result.succeeded:
+        raise ServerUnavailable(f"openssl could not make a certificate:\n{result.tail()}")
     key.chmod(0o600)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from txlayer.testing.process import run
 from txlayer.testing.server import ServerUnavailable
 
 # The hooks are cleared because they act on the system's own cache. The sandbox user could not enter our directories.
@@ -55,8 +55,6 @@ def library_path(root: Path) -> str:
 
 
 def _run(command: Sequence[str]) -> None:
-    result = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if result.returncode != 0:
-        raise ServerUnavailable(f"{' '.join(command[:1])} failed:\n{result.stdout.strip()[-2000:]}")
+    result = run(command, environment={"LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"})
+    if not result.succeeded:
+        raise ServerUnavailable(f"{command[0]} failed:\n{result.tail()}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from txlayer.testing import kafka_jars, kafka_ready
 from txlayer.testing.native import NativeServer
-from txlayer.testing.process import ServerProcess
+from txlayer.testing.process import ServerProcess, run
 from txlayer.testing.server import ServerFailed
 
 LOGGING = Path(__file__).with_name("kafka_log4j2.xml")
@@ -101,17 +100,9 @@ class Kafka(NativeServer):
     def _format(self) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         command = [*self._java_command(), "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}"]
-        result = subprocess.run(
-            [*command, "--config", str(self._config)],
-            cwd=self.directory,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if result.returncode != 0:
-            raise ServerFailed(f"Kafka could not format its data directory:\n{result.stdout.strip()[-2000:]}")
+        result = run([*command, "--config", str(self._config)], cwd=self.directory)
+        if not result.succeeded:
+            raise ServerFailed(f"Kafka could not format its data directory:\n{result.tail()}")
         self._formatted = True
 
     @property

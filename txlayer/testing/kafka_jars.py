@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 from txlayer.testing.cache import obtain
+from txlayer.testing.process import run
 from txlayer.testing.server import ServerUnavailable
 
 POM = Path(__file__).with_name("kafka_pom.xml")
@@ -42,7 +42,7 @@ def java_version(java: str) -> int:
     release = Path(java).resolve().parent.parent / "release"
     text = release.read_text() if release.is_file() else ""
     if "JAVA_VERSION=" not in text:
-        text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+        text = run([java, "-version"]).output
     found = re.search(r'(?:JAVA_VERSION=|version )"(\d+)', text)
     return int(found[1]) if found else 0
 
@@ -56,21 +56,13 @@ def _resolve(target: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise ServerUnavailable(
-            f"the jars of Kafka {kafka_version()} are fetched by Maven, and mvn is not on PATH: install maven, {OTHERWISE}"
+            f"the jars of Kafka {kafka_version()} are fetched by Maven, and mvn is not on PATH: "
+            f"install maven, {OTHERWISE}"
         )
     command = [maven, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
     command += ["-DincludeScope=runtime", f"-DoutputDirectory={target}"]
-    result = subprocess.run(
-        command,
-        cwd=target,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if result.returncode != 0:
+    result = run(command, cwd=target)
+    if not result.succeeded:
         raise ServerUnavailable(
-            f"Maven could not get the jars of Kafka {kafka_version()}; check its settings, {OTHERWISE}\n"
-            f"{result.stdout.strip()[-2000:]}"
+            f"Maven could not get the jars of Kafka {kafka_version()}; check its settings, {OTHERWISE}\n{result.tail()}"
         )

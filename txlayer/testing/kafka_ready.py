@@ -16,10 +16,10 @@ FIND_COORDINATOR = 10
 GROUP = 0
 
 
-def ready(port: int) -> bool:
+def ready(port: int, host: str = "127.0.0.1") -> bool:
     """One quick look. False while the broker refuses connections or says that it is not there yet."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection:
+        with socket.create_connection((host, port), timeout=5.0) as connection:
             return _producer_id(connection) == 0 and _coordinator(connection) == 0
     except (OSError, EOFError):
         return False

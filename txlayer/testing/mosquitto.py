@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from txlayer.testing import certificates, debian
 from txlayer.testing.cache import obtain
 from txlayer.testing.native import NativeServer
-from txlayer.testing.process import ServerProcess
+from txlayer.testing.process import ServerProcess, run
 from txlayer.testing.server import ServerUnavailable
 
 # Past its queue limit Mosquitto drops messages without a word, and Nagle's algorithm costs 44 ms a round trip: tests
@@ -39,12 +38,9 @@ class Program:
     def works(self) -> bool:
         """It starts, with all its libraries; `-h` prints the version and ends with 3."""
         try:
-            result = subprocess.run(
-                [self.path, "-h"], env={**os.environ, **self.environment}, capture_output=True, text=True, check=False
-            )
+            return "mosquitto version" in run([self.path, "-h"], environment=self.environment).output
         except OSError:
             return False
-        return "mosquitto version" in result.stdout
 
 
 def find_program() -> Program:
@@ -113,12 +109,11 @@ class Mosquitto(NativeServer):
             certificates.make(self.ca_file, self.directory / "key.pem")
 
     def _configure(self, ports: Mapping[str, int]) -> None:
-        settings = {**DEFAULT_SETTINGS, **self._special_settings(), **self._settings}
-        lines = [f"listener {ports['client']} 127.0.0.1", *(_line(name, value) for name, value in settings.items())]
-        (self.directory / "mosquitto.conf").write_text("\n".join(lines) + "\n")
+        listener = {"listener": f"{ports['client']} 127.0.0.1"}
+        text = configuration({**listener, **self._special_settings(), **self._settings})
+        (self.directory / "mosquitto.conf").write_text(text)
 
     def _special_settings(self) -> dict[str, object]:
-        # log_type all would be a line for each packet.
         special: dict[str, object] = {"log_dest": "stderr", "persistence_location": f"{self.directory}/"}
         if os.geteuid() == 0:
             special["user"] = "root"  # it would become the user mosquitto, who may not exist
@@ -138,6 +133,13 @@ class Mosquitto(NativeServer):
         return re.search(r"mosquitto version \S+ running", process.output()) is not None
 
 
+def configuration(settings: Mapping[str, object]) -> str:
+    """The text of mosquitto.conf: these settings over our defaults."""
+    # The listener comes first: what follows belongs to it.
+    settings = {"listener": settings["listener"], **DEFAULT_SETTINGS, **settings}
+    return "".join(f"{name} {_value(value)}\n" for name, value in settings.items())
+
+
 def password_line(user: str, password: str) -> str:
     """A line of Mosquitto 2's password file, as mosquitto_passwd writes it."""
     salt = os.urandom(12)
@@ -145,5 +147,5 @@ def password_line(user: str, password: str) -> str:
     return f"{user}:$7${HASH_ROUNDS}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}\n"
 
 
-def _line(name: str, value: object) -> str:
-    return f"{name} {str(value).lower() if isinstance(value, bool) else value}"
+def _value(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value

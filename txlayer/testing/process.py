@@ -28,6 +28,41 @@ class User:
     gid: int
 
 
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended: what it printed, errors included, and whether it succeeded."""
+
+    succeeded: bool
+    output: str
+
+    def tail(self, characters: int = 2_000) -> str:
+        return self.output.strip()[-characters:]
+
+
+def run(
+    command: Sequence[str | Path],
+    cwd: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    user: User | None = None,
+) -> Finished:
+    """Run a command to its end, without input. `environment` is added to ours. An `OSError` if it cannot be started."""
+    result = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(environment or {})},
+        user=user.uid if user else None,
+        group=user.gid if user else None,
+        extra_groups=[] if user else None,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return Finished(result.returncode == 0, result.stdout)
+
+
 def free_port() -> int:
     """A loopback port that nobody listens on, below the range from which the system takes ports for clients.
 
