@@ -93,7 +93,7 @@ class MemoryBus(BusBase):
         self._check_size(payload)
         with self._flushing:
             self._check_room(len(payload))
-            stream = self._topics.get(topic) or self._topics.setdefault(topic, self._streams.open())
+            stream = self._stream(topic)
             stream.number += 1
             beside, packed = dict(headers or {}), None
             now_us = time.time_ns() // 1000
@@ -135,6 +135,12 @@ class MemoryBus(BusBase):
         for topic in topics:
             check_pattern(topic)
         return MemorySubscription(self._broker, self._name, topics, self._lane(options), options, holder)
+
+    def _stream(self, topic: str) -> Stream:
+        stream = self._topics.get(topic)
+        if stream is None:
+            stream = self._topics[topic] = self._streams.open()
+        return stream
 
     def _at_death(self, key: str, will: bytes) -> Callable[[], None]:
         self._broker.set_will(self._name, key, will)
