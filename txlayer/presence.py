@@ -119,7 +119,7 @@ class Holder:
         self.on_lost = on_lost
         self._changed = threading.Condition()
         self._last: Word | None = None
-        self._heard = self._confirmed = self._lost = self._left = False
+        self._heard = self._claiming = self._confirmed = self._lost = self._left = False
         self._cancel_beat: Callable[[], None] = lambda: None
         self._mine = Word(identity.incarnation, identity.life, 1, os.urandom(8).hex(), info=dict(info or {}))
         self._watch = values.watch(key, self._on_word)
@@ -149,6 +149,7 @@ class Holder:
 
     def enter(self, timeout: float = 10.0) -> None:
         """Announce and stay; returns when the bus shows that the name is ours."""
+        self._claiming = True
         self._values.announce(self._key, encode(self._mine)).wait(timeout)
         with self._changed:
             answered = self._changed.wait_for(lambda: self._confirmed or self._lost, timeout)
@@ -188,9 +189,9 @@ class Holder:
             if word and last and word.alive and (word.nonce != last.nonce or word.beat > last.beat):
                 self._heard = True
             verdict = judge(self._mine, word, held)
-            if verdict is Verdict.MINE:
+            if self._claiming and verdict is Verdict.MINE:
                 self._confirmed = True
-            elif verdict is Verdict.REPLACED and word is not None and self._claims(word):
+            elif self._claiming and verdict is Verdict.REPLACED:
                 self._lost = True
             self._changed.notify_all()
         if held and verdict is Verdict.REPEAT:
@@ -198,10 +199,6 @@ class Holder:
         elif held and self._lost:
             self._cancel_beat()
             self.on_lost()
-
-    def _claims(self, word: Word) -> bool:
-        """Whether the word is of a later entry than the one that we listened to."""
-        return self._last is None or word.nonce != self._last.nonce
 
 
 class Roster:
