@@ -33,6 +33,7 @@ from txlayer.adapters.mqtt_options import (
     Will,
     expiry,
 )
+from txlayer.adapters.mqtt_socket import flush, no_delay
 from txlayer.delivery import Delivery
 from txlayer.errors import AuthenticationFailed, BrokerUnreachable, BusError, PublishFailed, SubscribeFailed
 from txlayer.receipt import Receipt
@@ -125,7 +126,7 @@ class Session:
         client.on_publish = self._on_publish
         client.on_subscribe = self._on_subscribe
         client.on_unsubscribe = self._on_unsubscribe
-        client.on_socket_open = _no_delay
+        client.on_socket_open = lambda _, __, sock: no_delay(sock)
         client.on_socket_register_write = _ignore  # or paho writes to the socket inside publish()
         client.connect_timeout = self._options.connect_timeout
         if will is not None:
@@ -271,6 +272,7 @@ class Session:
             ready = poller.poll(100)
             if self.client.want_write():
                 self.client.loop_write()
+            flush(sock)
             if any(event != select.POLLOUT for _, event in ready):
                 self.client.loop_read()
 
@@ -289,8 +291,9 @@ class Session:
             self._pump()
             if self.client.want_write():
                 self.client.loop_write()
-            if self.client.want_write() != writing:
-                writing = not writing
+            unsent = not flush(sock) or self.client.want_write()
+            if unsent != writing:
+                writing = unsent
                 poller.modify(sock, select.POLLIN | select.POLLOUT if writing else select.POLLIN)
             self._asleep = True
             busy = self._commands or self._acks or (self._outbox and self._room()) or (pending and pending())
@@ -322,12 +325,12 @@ class Session:
 
     def _pump(self) -> None:
         """Hand to paho what others have asked for."""
-        while self._commands:
-            self._commands.popleft()()
         while self._acks:
             window, mid = self._acks.popleft()
             if window is self._window:
                 self.client.ack(mid, 1)
+        while self._commands:
+            self._commands.popleft()()
         while self._outbox and self._room():
             outgoing = self._outbox.popleft()
             try:
@@ -486,12 +489,6 @@ class _Waiter:
             raise SubscribeFailed(otherwise)
         if self._error is not None:
             raise self._error
-
-
-def _no_delay(client: Client, _: object, sock: Any) -> None:
-    # Nagle's algorithm costs 40 ms a round trip.
-    if isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _ignore(*_: object) -> None:
