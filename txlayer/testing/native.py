@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from txlayer.testing.process import ServerProcess, User, free_port, wait_until
+from txlayer.testing.process import ServerProcess, User, free_port, run, wait_until
 from txlayer.testing.server import How, Server, ServerFailed
 
 ATTEMPTS = 5
@@ -36,7 +36,7 @@ class NativeServer(Server):
         self._user = user
         self._owner = os.getpid()
         self._process: ServerProcess | None = None
-        self.directory = Path(tempfile.mkdtemp(prefix=f"txlayer-{self.kind}-"))
+        self.directory = Path(tempfile.mkdtemp(prefix=f"txlayer-{self.kind}-", dir=_temporary(user)))
         if user:
             os.chown(self.directory, user.uid, user.gid)
         self.log = self.directory / "server.log"
@@ -148,3 +148,9 @@ class NativeServer(Server):
             self.stop()
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _temporary(user: User | None) -> str:
+    """The directory for temporary ones, unless the server's user cannot enter it."""
+    usual = tempfile.gettempdir()
+    return usual if user is None or run(["test", "-x", usual], cwd="/", user=user).succeeded else "/tmp"
