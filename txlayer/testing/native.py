@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from txlayer.testing.process import ServerProcess, User, free_port, run, wait_until
+from txlayer.testing.process import ServerProcess, User, can_enter, free_port, wait_until
 from txlayer.testing.server import How, Server, ServerFailed
 
 ATTEMPTS = 5
@@ -153,4 +153,4 @@ class NativeServer(Server):
 def _temporary(user: User | None) -> str:
     """The directory for temporary ones, unless the server's user cannot enter it."""
     usual = tempfile.gettempdir()
-    return usual if user is None or run(["test", "-x", usual], cwd="/", user=user).succeeded else "/tmp"
+    return usual if can_enter(usual, user) else "/tmp"

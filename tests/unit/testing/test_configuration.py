@@ -94,8 +94,10 @@ def test_the_newest_postgresql_of_the_wheel_comes_first(tmp_path: Path) -> None:
 def test_programs_that_the_user_cannot_run_are_copied_to_where_anyone_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden = tmp_path / "hidden/pginstall18/bin"
+    hidden = tmp_path / "hidden/pgserver/pginstall18/bin"
+    libraries = tmp_path / "hidden/pgserver.libs"
     hidden.mkdir(parents=True)
+    libraries.mkdir()
     for name in postgres_programs.NEEDED:
         (hidden / name).write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 18.4'\n")
         (hidden / name).chmod(0o755)
@@ -106,5 +108,6 @@ def test_programs_that_the_user_cannot_run_are_copied_to_where_anyone_can(
 
     found = postgres_programs.find_programs(None)
 
-    assert found == tmp_path / "cache/txlayer/postgres-18.4/bin"
+    assert found == tmp_path / "cache/txlayer/postgres-18.4/pgserver/pginstall18/bin"
     assert (found / "initdb").is_file()
+    assert (found / "../../../pgserver.libs").is_dir()
