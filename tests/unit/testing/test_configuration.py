@@ -1,5 +1,6 @@
 import base64
 import hashlib
+import pwd
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,18 @@ def test_without_maven_the_error_says_what_to_install(tmp_path: Path, monkeypatc
 
     with pytest.raises(ServerUnavailable, match="mvn is not on PATH: install maven, or set TXLAYER_KAFKA_URL"):
         kafka_jars.jars()
+
+
+@pytest.mark.parametrize(("home", "own"), [("{tmp_path}", True), ("/nonexistent", False)])
+def test_maven_keeps_its_jars_in_our_cache_where_the_user_has_no_home(
+    home: str, own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    user = pwd.struct_passwd(("me", "x", 1, 1, "", home.format(tmp_path=tmp_path), ""))
+    monkeypatch.setattr(kafka_jars.pwd, "getpwuid", lambda uid: user)
+
+    expected = [] if own else [f"-Dmaven.repo.local={tmp_path}/txlayer/maven"]
+    assert kafka_jars._local_repository() == expected
 
 
 def test_the_pom_names_a_kafka_4() -> None:
