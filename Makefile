@@ -10,7 +10,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX PIP_REQUIRE_VIRTUALENV
 unexport TOXENV TOX_SKIP_ENV TOX_OVERRIDE TOX_CONFIG_FILE PYTEST_ADDOPTS
 
-.PHONY: help demo test lint bench clean python
+.PHONY: help demo test lint bench clean
 .NOTPARALLEL:
 
 help:
@@ -52,13 +52,11 @@ $(TOX_VENV)/.done: $(TOX_VENV)/.made
 	@$(TOX_VENV)/bin/python $(PIP) 'tox>=4.20,<5'
 	@touch $@
 
-%/.made: | python
-	@rm -rf $(@D)
-	@$(PYTHON) -m venv $(@D)
-	@touch $@
-
-python:
+%/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "txlayer needs Python 3.11 or later as $(PYTHON); another one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@touch $@
