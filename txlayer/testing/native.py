@@ -87,8 +87,8 @@ class NativeServer(Server):
         process = self._process = ServerProcess(
             self._command(), self.directory, self.log, self._environment(), self._user
         )
-        wait_until(lambda: not process.running() or self._ready(process), self.ready_seconds)
-        if process.running() and self._ready(process):
+        settled = wait_until(lambda: not process.running() or self._ready(process), self.ready_seconds)
+        if settled and process.running():
             return True
         process.kill()
         if self._address_in_use(process.output()):
