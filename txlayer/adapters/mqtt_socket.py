@@ -7,6 +7,7 @@ wake-up of the broker for every acknowledgement. Between them and the kernel, a 
 from __future__ import annotations
 
 import socket
+import ssl
 from typing import Any
 
 from paho.mqtt.client import Client
@@ -45,7 +46,7 @@ class BufferedSocket:
             while self._unsent:
                 sent = self._sock.send(self._unsent)
                 del self._unsent[:sent]
-        except (BlockingIOError, InterruptedError):
+        except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             return False
         return True
 
@@ -75,6 +76,18 @@ class BufferedClient(Client):
         sock = super()._create_socket()
         no_delay(sock)
         return BufferedSocket(sock)
+
+    def _ssl_wrap_socket(self, tcp_sock: Any) -> Any:
+        """The context checks the host's name; paho leaves the socket of a failed handshake open."""
+        assert self._ssl_context is not None
+        sock = self._ssl_context.wrap_socket(tcp_sock, server_hostname=self._host, do_handshake_on_connect=False)
+        try:
+            sock.settimeout(self._connect_timeout)
+            sock.do_handshake()
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
 
 def no_delay(sock: Any) -> None:
