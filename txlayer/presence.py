@@ -148,12 +148,15 @@ class Holder:
                 raise NameTaken(f"{self._key} is held by a living process (incarnation {last and last.incarnation})")
             last = self._last = decode(self._watch.snapshot().get(self._key))
             self._mine = msgspec.structs.replace(self._mine, epoch=last.epoch + 1 if last else 1)
+            # From here on, not only from our own word on: whoever enters in between has the same epoch and was first.
+            self._claiming = True
         return last
 
     def enter(self, timeout: float = 10.0) -> None:
         """Announce and stay; returns when the bus shows that the name is ours."""
-        self._claiming = True
         try:
+            if self._lost:
+                raise NameTaken(f"{self._key} was entered by another process meanwhile")
             self._values.announce(self._key, encode(self._mine)).wait(timeout)
             self._await_own_word(timeout)
         except BaseException:
