@@ -122,6 +122,8 @@ class Session:
         self._inflight = options.inflight
         self._window = AckWindow(self._release)
         self._connected = self._taken_over = False
+        self.generations = 0
+        """How many connections there have been."""
         self._retired = self._said_goodbye = self._draining = False
         self._refusal: BusError | None = None
         self._failure: BusError | None = None
@@ -179,6 +181,10 @@ class Session:
     @property
     def waiting_bytes(self) -> int:
         return self._taken_bytes - self._done_bytes
+
+    @property
+    def connected(self) -> bool:
+        return self._connected
 
     @property
     def closing(self) -> bool:
@@ -514,6 +520,7 @@ class Session:
         self.limits = {} if properties is None else properties.json()
         self._inflight = min(self._options.inflight, int(self.limits.get("ReceiveMaximum", 65_535)))
         self._connected = True
+        self.generations += 1
         self._first.set()
 
     def _on_disconnect(self, client: Client, _: object, flags: Any, reason: ReasonCode, properties: object) -> None:
