@@ -403,6 +403,22 @@ def test_what_would_break_the_connection_is_refused(
     assert bus._main.generations == 1
 
 
+def test_an_event_that_an_old_broker_breaks_the_connection_over_does_not_block_the_others(
+    private_mqtt_broker: PrivateBroker, opened: Opener, name: str
+) -> None:
+    """MQTT 3.1.1 does not tell the limit, so nothing can be refused beforehand."""
+    broker, inbox = private_mqtt_broker(max_packet_size=2000), Inbox()
+    opened(broker.url, protocol=OLD).subscribe(name, inbox)
+    bus = opened(broker.url, protocol=OLD)
+    receipts = [bus.publish(name, payload) for payload in (b"before", bytes(10_000), b"after")]
+    with pytest.raises(errors.PublishFailed, match="largest one"):
+        receipts[1].wait(DEADLINE)
+    receipts[0].wait(DEADLINE)
+    receipts[2].wait(DEADLINE)
+    inbox.wait(2)
+    assert inbox.payloads == [b"before", b"after"]
+
+
 def test_warnings_at_connect_say_what_the_broker_lacks(
     private_mqtt_broker: PrivateBroker, opened: Opener, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -446,8 +462,8 @@ class ScriptedBroker:
         """To the client that came last."""
         self._clients[-1].sendall(packet)
 
-    def hang_up(self) -> None:
-        self._clients[-1].shutdown(socket.SHUT_RDWR)
+    def hang_up(self, client: int) -> None:
+        self._clients[client].shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._server.shutdown(socket.SHUT_RDWR)
@@ -505,16 +521,22 @@ def test_a_subscription_that_the_broker_refuses_fails_now_or_after_a_reconnect(
 ) -> None:
     scripted.refused = {b"secret"}
     bus = opened(scripted.url)
-    subscription, other = bus.subscribe("open", Inbox()), bus.subscribe("other", Inbox())
+    inbox = Inbox()
+    subscription, other = bus.subscribe("open", Inbox()), bus.subscribe("other", inbox)
     with pytest.raises(errors.SubscribeFailed, match="secret"):
         bus.subscribe(["also open", "secret"], Inbox())
     with pytest.raises(errors.SubscribeFailed, match="secret"):
         subscription.add("secret")
+    with pytest.raises(errors.SubscribeFailed, match="secret"):
+        other.add("open", "secret")  # on a session of its own, which must not take the handler with it
     assert subscription.topics == {"open"}
     scripted.refused = {b"open"}
-    scripted.hang_up()
+    scripted.hang_up(0)
     eventually(lambda: isinstance(subscription.error, errors.SubscribeFailed), "told after the reconnect")
     assert (other.error, other.closed) == (None, False)
+    packet = b"\0\x05other\0\x07\0still"  # topic, packet id, no properties, payload
+    scripted.say(b"\x32" + bytes([len(packet)]) + packet)
+    inbox.wait(1)
     bus.close(0.0)
 
 

@@ -49,6 +49,17 @@ _PRESENCE_KEEPALIVE = 5
 type_of = type  # `publish` has a parameter of that name
 
 
+def _start(subscription: MqttSubscription, session: Session | None = None) -> MqttSubscription:
+    try:
+        if session is not None:
+            session.open()
+        subscription.start()
+    except BaseException:
+        subscription.stop()
+        raise
+    return subscription
+
+
 def _check_topic(topic: str) -> None:
     check_name(topic)
     check_depth(topic)
@@ -189,15 +200,14 @@ class MqttBus(BusBase):
         shares = holder is None and options.ack is Ack.AUTO and not self._router.overlaps(topics)
         if not shares:
             self._refuse_own_client()
-            return self._start_apart(topics, self._lane(options), options.name, holder)
         lane = self._lane(options)
-        subscription = MqttSubscription(topics, lane, None, self._main, self._router, None, self._add_apart)
         try:
-            subscription.start()
+            if not shares:
+                return self._start_apart(topics, lane, options.name, holder)
+            return _start(MqttSubscription(topics, lane, None, self._main, self._router, None, self._add_apart))
         except BaseException:
-            subscription.close()
+            lane.close()
             raise
-        return subscription
 
     def _add_apart(self, topics: Sequence[str], lane: Lane) -> MqttSubscription:
         self._refuse_own_client()
@@ -219,13 +229,7 @@ class MqttBus(BusBase):
             self._new_client(name if holder else None), router, durable=holder is not None, will=will
         )
         subscription = MqttSubscription(topics, lane, holder, session, router, session, self._add_apart)
-        try:
-            session.open()
-            subscription.start()
-        except BaseException:
-            subscription.close()
-            raise
-        return subscription
+        return _start(subscription, session)
 
     def _at_death(self, key: str, will: bytes) -> Callable[[], None]:
         if self._own_client is not None:
@@ -260,14 +264,14 @@ class MqttBus(BusBase):
             on_messages=router.route,
             on_resume=router.on_resume,
             on_ready=router.on_ready,
-            on_taken_over=router.on_taken_over,
+            on_ended=router.on_ended,
             on_refused=router.on_refused,
             neighbour=self._main if durable else None,
         )
 
-    def _send_marker(self, topic: str) -> None:
+    def _send_marker(self, topic: str, round: bytes) -> None:
         with self._lock:
-            self._main.send(Outgoing(topic, b"", None, False, 0))
+            self._main.send(Outgoing(topic, round, None, False, 0))
 
     def _warn_of_limits(self) -> None:
         limits = self._main.limits

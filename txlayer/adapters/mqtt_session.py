@@ -65,6 +65,7 @@ _LARGEST_SUBSCRIBE = 60_000
 _LONGEST_PAUSE = 10.0
 _FIGHT_SECONDS = 30.0
 _LOST_FIGHT = 3
+_MOST_FRUITLESS = 6
 
 Filters = dict[str, SubscribeOptions | int]
 
@@ -98,7 +99,7 @@ class Session:
         on_messages: Callable[[list[MQTTMessage], AckWindow], None] = lambda messages, window: None,
         on_resume: Callable[[], None] = lambda: None,
         on_ready: Callable[[], None] = lambda: None,
-        on_taken_over: Callable[[], None] = lambda: None,
+        on_ended: Callable[[BusError], None] = lambda error: None,
         on_refused: Callable[[Collection[str]], None] = lambda filters: None,
         neighbour: Session | None = None,
     ) -> None:
@@ -113,7 +114,7 @@ class Session:
         self._keepalive = keepalive or options.keepalive
         self._on_resume = on_resume
         self._on_ready = on_ready
-        self._on_taken_over = on_taken_over
+        self._on_ended = on_ended
         self._on_refused = on_refused
         self._neighbour = neighbour
         self._losses: list[tuple[float, int]] = []
@@ -258,7 +259,7 @@ class Session:
         """Wait for receipts up to `timeout`, disconnect; `forget` ends the session at the broker too."""
         self._retired = True
         elsewhere = threading.current_thread() is not self._thread
-        if timeout > 0 and elsewhere and self._thread.is_alive():
+        if timeout > 0 and elsewhere and self._thread.is_alive() and (self._outbox or self._on_the_way):
             self._drained.clear()
             self._draining = True
             self._wake()
@@ -268,7 +269,7 @@ class Session:
         self._stopping.set()
         self._wake()
         if self._thread.is_alive() and elsewhere:
-            self._thread.join(max(timeout, 5.0))
+            self._thread.join(max(timeout, 5.0 if forget else 2.0))  # longer only inside a connect that hangs
         self._wake_w.close()
         self._window.close()
         self._ended = self._ended or _closed()
@@ -297,13 +298,17 @@ class Session:
                     self._serve()
                     self._note_loss()
                 self._end_generation()
-        except Exception:
+        except Exception as exc:
             _logger.exception("the MQTT connection to %s ended by a bug", self._endpoint)
+            self._ended = BusError(f"the connection to {self._endpoint} ended by a bug: {exc!r}")
             raise
         finally:
             self._hang_up()
-        if self._taken_over and not self._stopping.is_set():
-            threading.Thread(target=self._on_taken_over, name="txlayer-mqtt-taken-over", daemon=True).start()
+            if not self._stopping.is_set():
+                # Not here: those who are told close this session, and wait for this thread.
+                threading.Thread(
+                    target=self._on_ended, args=(self._ended,), name="txlayer-mqtt-ended", daemon=True
+                ).start()
 
     def _note_loss(self) -> None:
         """Another client with our client id makes the broker end our connection, and not every broker says so.
@@ -323,7 +328,27 @@ class Session:
         if self._fruitless > 1:
             longest = min(_LONGEST_PAUSE, 0.05 * 2.0**self._fruitless)
             self._stopping.wait(random.uniform(0, longest))
+        if self._fruitless >= _MOST_FRUITLESS and self._on_the_way:
+            self._give_up_largest()
         self._fruitless += 1
+
+    def _give_up_largest(self) -> None:
+        """An event that the broker breaks the connection over would be sent again for ever, and block all behind it.
+
+        MQTT 3.1.1 does not tell how large a packet may be, so the largest one is the likeliest.
+        """
+        mid, outgoing = max(self._on_the_way.items(), key=lambda item: len(item[1].payload))
+        del self._on_the_way[mid]
+        self.client._out_messages.pop(mid, None)  # paho offers no way to take one back
+        _logger.error("%s broke the connection %d times: an event is given up", self._endpoint, self._fruitless)
+        self._finish(
+            outgoing,
+            PublishFailed(
+                f"the broker broke the connection {self._fruitless} times in a row and this event of "
+                f"{len(outgoing.payload)} bytes is the largest one on its way: it may or may not arrive"
+            ),
+        )
+        self._fruitless = 0
 
     def _hang_up(self) -> None:
         """Nobody waits for this thread any more."""
@@ -333,7 +358,9 @@ class Session:
             self.client.loop_write()
             sock.close()
         self._end_generation()
-        self._ended = NameTaken("another client connected with our client id") if self._taken_over else _closed()
+        if self._taken_over:
+            self._ended = NameTaken("another client connected with our client id")
+        self._ended = self._ended or _closed()
         for waiter in self._unanswered:
             waiter.done(self._ended)
         self._fail_the_rest()
@@ -404,7 +431,7 @@ class Session:
         poller.register(self._wake_r, select.POLLIN)
         poller.register(sock, select.POLLIN)
         pending = getattr(sock, "pending", None)
-        writing, next_misc = False, 0.0
+        writing, next_misc, began = False, 0.0, time.monotonic()
         self._resume()
         while self.client.socket() is sock and not (self._stopping.is_set() and not self._commands):
             self._pump()
@@ -423,6 +450,8 @@ class Session:
             if now > next_misc:
                 next_misc = now + 0.5
                 self.client.loop_misc()
+                if now - began > _LONGEST_PAUSE:
+                    self._fruitless = 0
 
     def _read(self, ready: Sequence[tuple[int, int]], pending: Callable[[], int] | None) -> None:
         wake = self._wake_r.fileno()
@@ -470,6 +499,7 @@ class Session:
 
         def ready(refused: Collection[str]) -> None:
             if refused:
+                _logger.error("after a reconnect %s refused the subscription to %s", self._endpoint, _some(refused))
                 self._on_refused(refused)
             for waiter in unanswered:
                 waiter.done(_refused([name for name in waiter.filters if name in refused]))
