@@ -898,7 +898,7 @@ def test_an_unsubscribe_that_is_lost_with_the_connection_is_sent_again(
         inbox.wait(1)
         manual.wait(1)
         assert (inbox.payloads, manual.payloads) == ([b"2"], [b"3"])
-        assert not bus._main._dropping
+        assert not bus._main._filters.dropping
 
 
 def test_a_dead_letter_waits_for_a_broker_that_is_away_and_is_one(

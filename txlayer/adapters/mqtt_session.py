@@ -27,6 +27,7 @@ from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from txlayer.adapters.ack_window import AckWindow
+from txlayer.adapters.mqtt_filters import MQTT_LARGEST, Answer, Filters, SessionFilters, some
 from txlayer.adapters.mqtt_options import (
     CONNECT,
     DISCONNECT,
@@ -60,14 +61,10 @@ _logger = logging.getLogger(__name__)
 _READS_IN_A_ROW = 200
 _BAD_CREDENTIALS = {0x86, 0x87}
 _TAKEN_OVER = 0x8E
-MQTT_LARGEST = 268_435_455
-_LARGEST_SUBSCRIBE = 60_000
 _LONGEST_PAUSE = 10.0
 _FIGHT_SECONDS = 30.0
 _LOST_FIGHT = 3
 _MOST_FRUITLESS = 6
-
-Filters = dict[str, SubscribeOptions | int]
 
 
 class Outgoing:
@@ -112,10 +109,7 @@ class Session:
         self._durable = durable
         self._on_messages = on_messages
         self._keepalive = keepalive or options.keepalive
-        self._on_resume = on_resume
-        self._on_ready = on_ready
         self._on_ended = on_ended
-        self._on_refused = on_refused
         self._neighbour = neighbour
         self._losses: list[tuple[float, int]] = []
         self._fruitless = 0
@@ -124,10 +118,7 @@ class Session:
         self._taken_bytes = self._done_bytes = 0
         self._acks: deque[tuple[AckWindow, int]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
-        self._filters: Filters = {}
-        self._dropping: set[str] = set()
-        self._subscribing: dict[int, tuple[_Waiter, list[str]]] = {}
-        self._unanswered: list[_Waiter] = []
+        self._filters = SessionFilters(client, on_resume, on_ready, on_refused)
         self._received: list[MQTTMessage] = []
         self._progress = 0
         self._inflight = options.inflight
@@ -226,19 +217,19 @@ class Session:
         for pattern in filters:
             if len(pattern.encode()) + 16 > self.largest_packet:
                 raise TopicForbidden(f"topic of {len(pattern)} characters: over the broker's largest packet")
-        waiter = _Waiter()
-        self._command(lambda: self._send_subscribe(filters, waiter))
+        answer = Answer()
+        self._command(lambda: self._filters.subscribe(filters, answer))
         try:
-            self._await(waiter, f"the broker did not confirm the subscription to {_some(filters)}")
+            self._await(answer, f"the broker did not confirm the subscription to {some(filters)}")
         except SubscribeFailed:
-            self._command(lambda: self._send_unsubscribe(filters, _Waiter()))
+            self._command(lambda: self._filters.unsubscribe(filters, Answer()))
             raise
 
     def unsubscribe(self, filters: Collection[str]) -> None:
         """Returns when the broker has confirmed."""
-        filters, waiter = list(filters), _Waiter()
-        self._command(lambda: self._send_unsubscribe(filters, waiter))
-        self._await(waiter, f"the broker did not confirm the end of {_some(filters)}")
+        filters, answer = list(filters), Answer()
+        self._command(lambda: self._filters.unsubscribe(filters, answer))
+        self._await(answer, f"the broker did not confirm the end of {some(filters)}")
 
     def drop(self, filters: Collection[str]) -> None:
         """Unsubscribe, but do not wait for a broker that is away."""
@@ -246,14 +237,14 @@ class Session:
         if self._connected:
             self.unsubscribe(filters)
         else:
-            self._command(lambda: self._send_unsubscribe(filters, _Waiter()))
+            self._command(lambda: self._filters.unsubscribe(filters, Answer()))
 
-    def _await(self, waiter: _Waiter, otherwise: str) -> None:
-        if isinstance(self._ended, NameTaken):
-            raise self._ended
-        if self._ended is not None:
+    def _await(self, answer: Answer, otherwise: str) -> None:
+        if isinstance(self._ended, PublishFailed):
             raise Closed(f"the connection to {self._endpoint} is closed")
-        waiter.wait(self._options.connect_timeout, otherwise)
+        if self._ended is not None:
+            raise self._ended
+        answer.wait(self._options.connect_timeout, otherwise)
 
     def close(self, timeout: float, *, forget: bool = False) -> None:
         """Wait for receipts up to `timeout`, disconnect; `forget` ends the session at the broker too."""
@@ -361,8 +352,7 @@ class Session:
         if self._taken_over:
             self._ended = NameTaken("another client connected with our client id")
         self._ended = self._ended or _closed()
-        for waiter in self._unanswered:
-            waiter.done(self._ended)
+        self._filters.fail(self._ended)
         self._fail_the_rest()
         self._first.set()
         self._drained.set()
@@ -432,7 +422,7 @@ class Session:
         poller.register(sock, select.POLLIN)
         pending = getattr(sock, "pending", None)
         writing, next_misc, began = False, 0.0, time.monotonic()
-        self._resume()
+        self._filters.resume()
         while self.client.socket() is sock and not (self._stopping.is_set() and not self._commands):
             self._pump()
             if self.client.want_write():
@@ -493,64 +483,6 @@ class Session:
         if self._draining and not self._outbox and not self._on_the_way:
             self._drained.set()
 
-    def _resume(self) -> None:
-        """After a (re)connect: subscribe to everything again; a session that the broker kept takes no harm."""
-        unanswered, self._unanswered = dict.fromkeys(self._unanswered), []
-
-        def ready(refused: Collection[str]) -> None:
-            if refused:
-                _logger.error("after a reconnect %s refused the subscription to %s", self._endpoint, _some(refused))
-                self._on_refused(refused)
-            for waiter in unanswered:
-                waiter.done(_refused([name for name in waiter.filters if name in refused]))
-            self._on_ready()
-
-        if self._dropping:
-            self._send_unsubscribe(sorted(self._dropping), _Waiter())
-        if self._filters:
-            self._on_resume()
-        self._send_subscribe(dict(self._filters), _Waiter(ready, list(unanswered)))
-
-    def _send_subscribe(self, filters: Filters, waiter: _Waiter) -> None:
-        """Only while connected; if the answer is lost with the connection, `_resume` asks again."""
-        self._filters.update(filters)
-        self._dropping.difference_update(filters)
-        waiter.filters = list(filters)
-        for chunk in self._chunks(filters):
-            _, mid = self.client.subscribe([(name, filters[name]) for name in chunk])  # type: ignore[arg-type]
-            self._await_answer(mid, waiter, chunk)
-        waiter.sent()
-
-    def _send_unsubscribe(self, filters: Collection[str], waiter: _Waiter) -> None:
-        known = [pattern for pattern in filters if pattern in self._filters or pattern in self._dropping]
-        for pattern in known:
-            self._filters.pop(pattern, None)
-        self._dropping.update(known)
-        for chunk in self._chunks(known):
-            _, mid = self.client.unsubscribe(chunk)
-            self._await_answer(mid, waiter, chunk)
-        waiter.sent()
-
-    def _chunks(self, filters: Collection[str]) -> list[list[str]]:
-        """In packets that the broker takes: a larger one would break the connection, and every one after it."""
-        chunks: list[list[str]] = []
-        room, limit = 0, min(_LARGEST_SUBSCRIBE, self.largest_packet) - 16
-        for pattern in filters:
-            size = len(pattern.encode()) + 3
-            if room < size or not chunks:
-                chunks.append([])
-                room = limit
-            chunks[-1].append(pattern)
-            room -= size
-        return chunks
-
-    def _await_answer(self, mid: int | None, waiter: _Waiter, chunk: list[str]) -> None:
-        waiter.missing += 1
-        if mid is None:
-            self._unanswered.append(waiter)
-        else:
-            self._subscribing[mid] = (waiter, chunk)
-
     def _goodbye(self, forget: bool) -> None:
         self._said_goodbye = self._connected
         if self._options.protocol == "5" and (forget or not self._durable):
@@ -565,9 +497,7 @@ class Session:
         self._window = AckWindow(self._release)
         self._acks.clear()
         self._received.clear()
-        for waiter in dict.fromkeys(waiter for waiter, _ in self._subscribing.values()):
-            self._unanswered.extend(waiter.also or [waiter])
-        self._subscribing.clear()
+        self._filters.on_lost()
 
     # -- paho's callbacks, on the network thread -----------------------------------------------------------------------
 
@@ -579,7 +509,7 @@ class Session:
             self._refusal = AuthenticationFailed(refused) if reason.value in _BAD_CREDENTIALS else BusError(refused)
             return
         self.limits = {} if properties is None else properties.json()
-        self.largest_packet = int(self.limits.get("MaximumPacketSize", MQTT_LARGEST))
+        self.largest_packet = self._filters.largest_packet = int(self.limits.get("MaximumPacketSize", MQTT_LARGEST))
         self._inflight = min(self._options.inflight, int(self.limits.get("ReceiveMaximum", 65_535)))
         self._connected = True
         self.generations += 1
@@ -605,20 +535,11 @@ class Session:
 
     def _on_subscribe(self, client: Client, _: object, mid: int, reasons: list[ReasonCode], __: object) -> None:
         self._progress += 1
-        waiter, chunk = self._subscribing.pop(mid, (None, []))
-        if waiter is None:
-            return
-        refused = [name for name, reason in zip(chunk, reasons, strict=False) if reason.is_failure]
-        for name in refused:
-            self._filters.pop(name, None)
-        waiter.answered(refused)
+        self._filters.on_suback(mid, reasons)
 
     def _on_unsubscribe(self, client: Client, _: object, mid: int, reasons: object, __: object) -> None:
         self._progress += 1
-        waiter, chunk = self._subscribing.pop(mid, (None, []))
-        self._dropping.difference_update(chunk)
-        if waiter is not None:
-            waiter.answered([])
+        self._filters.on_unsuback(mid)
 
     # -- small parts ---------------------------------------------------------------------------------------------------
 
@@ -652,54 +573,6 @@ class Session:
             self._wake_w.send(b"x")
         except OSError:
             return  # closed: nobody sleeps there any more
-
-
-class _Waiter:
-    """Someone who waits for the broker's answer to a subscription, which may go out in several packets."""
-
-    def __init__(
-        self, then: Callable[[Collection[str]], None] = lambda refused: None, also: Sequence[_Waiter] = ()
-    ) -> None:
-        self.also = also
-        """Those who wait for the same answer; asked again, it is for them."""
-        self.filters: list[str] = []
-        self.missing = 0
-        self._refused: list[str] = []
-        self._then = then
-        self._event = threading.Event()
-        self._error: BusError | None = None
-
-    def sent(self) -> None:
-        """All packets are out. There may have been none to send."""
-        if not self.missing:
-            self.answered([])
-
-    def answered(self, refused: list[str]) -> None:
-        """The broker's answer to one packet."""
-        self.missing -= 1
-        self._refused += refused
-        if self.missing <= 0:
-            self.done(_refused(self._refused))
-
-    def done(self, error: BusError | None) -> None:
-        self._error = error
-        self._event.set()
-        self._then(self._refused)
-
-    def wait(self, timeout: float, otherwise: str) -> None:
-        if not self._event.wait(timeout):
-            raise SubscribeFailed(otherwise)
-        if self._error is not None:
-            raise self._error
-
-
-def _refused(filters: Collection[str]) -> SubscribeFailed | None:
-    return SubscribeFailed(f"the broker refused the subscription to {_some(filters)}") if filters else None
-
-
-def _some(filters: Collection[str]) -> str:
-    names = sorted(filters)
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _closed() -> PublishFailed:

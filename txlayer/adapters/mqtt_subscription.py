@@ -23,7 +23,8 @@ from txlayer.presence import Holder
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage
 
-    from txlayer.adapters.mqtt_session import Filters, Session
+    from txlayer.adapters.mqtt_filters import Filters
+    from txlayer.adapters.mqtt_session import Session
 
 _logger = logging.getLogger(__name__)
 
