@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -815,7 +816,7 @@ def test_an_acknowledgement_of_an_old_connection_never_reaches_the_new_one(
 
 def test_a_half_open_connection_is_noticed_and_replaced(mqtt_broker: Server, opened: Opener, name: str) -> None:
     with Proxy(port_of(mqtt_broker.url)) as proxy:
-        bus, inbox = opened(f"mqtt://127.0.0.1:{proxy.port}", keepalive=1, connect_timeout=1.0), Inbox()
+        bus, inbox = opened(f"mqtt://127.0.0.1:{proxy.port}", keepalive=1, connect_timeout=5.0), Inbox()
         bus.subscribe(name, inbox)
         proxy.freeze()
         receipt = bus.publish(name, b"x")
@@ -882,7 +883,7 @@ def test_an_unsubscribe_that_is_lost_with_the_connection_is_sent_again(
     mqtt_broker: Server, opened: Opener, name: str
 ) -> None:
     with Proxy(port_of(mqtt_broker.url)) as proxy:
-        bus = opened(f"mqtt://127.0.0.1:{proxy.port}", connect_timeout=0.5)
+        bus = opened(f"mqtt://127.0.0.1:{proxy.port}")
         inbox, manual = Inbox(), Inbox()
         subscription = bus.subscribe([f"{name}/1", f"{name}/2"], inbox)
         apart = bus.subscribe([f"{name}/1", f"{name}/3"], manual, ack=Ack.MANUAL)
@@ -890,6 +891,8 @@ def test_an_unsubscribe_that_is_lost_with_the_connection_is_sent_again(
         proxy.cut()
         eventually(lambda: not bus._main.connected)
         for one in (subscription, apart):
+            session = one._session  # type: ignore[attr-defined]
+            session._options = msgspec.structs.replace(session._options, connect_timeout=0.2)
             with pytest.raises(errors.SubscribeFailed):
                 one.remove(f"{name}/1")
         proxy.refusing = False
@@ -973,7 +976,7 @@ def test_close_while_the_broker_is_away_takes_its_time_and_no_more(
         durable[0].unsubscribe()
     receipt = bus.publish(name, b"x")
     bus.close(timeout=1.0)
-    assert time.monotonic() - began < 8.0
+    assert time.monotonic() - began < DEADLINE
     assert isinstance(receipt.error, errors.PublishFailed)
     bus.close()
 
@@ -991,7 +994,7 @@ def test_close_with_handlers_that_never_return_has_one_deadline(mqtt_broker: Ser
     eventually(lambda: len(started) == 5)
     began = time.monotonic()
     bus.close(timeout=0.5)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 15.0
     go_on.set()
 
 
