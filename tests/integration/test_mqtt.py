@@ -289,6 +289,25 @@ def test_a_durable_name_collects_while_away_and_is_forgotten_by_unsubscribe(
     assert third.payloads == [b"4"]
 
 
+def test_what_the_next_holder_of_a_durable_name_does_not_want_is_no_longer_collected(
+    private_mqtt_broker: PrivateBroker, opened: Opener, name: str
+) -> None:
+    broker = private_mqtt_broker(log_type="all")
+    first = opened(broker.url).subscribe([f"{name}/1", f"{name}/2"], Inbox(), durable=name)
+    first.add(f"{name}/3")
+    first.remove(f"{name}/2")
+    first.close()
+    bus, inbox = opened(broker.url), Inbox()
+    bus.subscribe(f"{name}/1", inbox, durable=name)
+    for topic in ("3", "1"):
+        bus.publish(f"{name}/{topic}", topic.encode()).wait(DEADLINE)
+    inbox.wait(1)
+    assert inbox.payloads == [b"1"]
+    lines = broker.log_text().splitlines()
+    ends = [lines[place + 1] for place, line in enumerate(lines) if f"Received UNSUBSCRIBE from {name}" in line]
+    assert [line.rpartition("/")[2] for line in ends] == ["2", "3"]
+
+
 def test_old_protocol_latest_values_and_presence(mqtt_broker: Server, opened: Opener, name: str) -> None:
     bus, other = opened(mqtt_broker.url, protocol=OLD), opened(mqtt_broker.url)
     bus.announce(f"test/{name}/a", b"1").wait(DEADLINE)

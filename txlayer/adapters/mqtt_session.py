@@ -99,6 +99,7 @@ class Session:
         on_ended: Callable[[BusError], None] = lambda error: None,
         on_refused: Callable[[Collection[str]], None] = lambda filters: None,
         neighbour: Session | None = None,
+        leftover: Collection[str] = (),
     ) -> None:
         self.client = client
         self.limits: dict[str, Any] = {}
@@ -119,6 +120,7 @@ class Session:
         self._acks: deque[tuple[AckWindow, int]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._filters = SessionFilters(client, on_resume, on_ready, on_refused)
+        self._filters.dropping.update(leftover)  # filters that the broker may still have of an earlier holder
         self._received: list[MQTTMessage] = []
         self._progress = 0
         self._inflight = options.inflight

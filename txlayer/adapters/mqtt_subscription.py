@@ -254,6 +254,7 @@ class MqttSubscription(SubscriptionBase):
             self._topics.difference_update(new)
             self._router.forget_routes()
             raise
+        self._tell_topics()
 
     def remove(self, *topics: str) -> None:
         self._check_running()
@@ -268,6 +269,12 @@ class MqttSubscription(SubscriptionBase):
         for other in [other for other in self._apart if not other.here]:
             self._apart.remove(other)
             other._stop(forget=True)
+        self._tell_topics()
+
+    def _tell_topics(self) -> None:
+        """The next holder of the name gives back what it does not want."""
+        if self._holder is not None:
+            self._holder.update({"topics": "\n".join(sorted(self._topics))})
 
     def _check_running(self) -> None:
         if self.closed:
