@@ -112,7 +112,7 @@ def to_text(packed: bytes) -> bytes:
     return base64.urlsafe_b64encode(packed)
 
 
-def from_text(text: str) -> bytes:
+def from_text(text: str | bytes) -> bytes:
     """The reverse of `to_text`; empty for a foreign property of the same name, which then does no harm."""
     try:
         return base64.urlsafe_b64decode(text)

@@ -17,14 +17,14 @@ from txlayer.metadata import HEADER
 _USER_PROPERTY = b"\x26"
 _CONTENT_TYPE = b"\x03"
 _LENGTH = struct.Struct(">H")
-_TX = _USER_PROPERTY + _LENGTH.pack(len(HEADER)) + HEADER.encode()
+METADATA_PREFIX = _USER_PROPERTY + _LENGTH.pack(len(HEADER)) + HEADER.encode()
 
 
-class PackedProperties(Properties):
-    """Properties that are packed already."""
+class PreparedProperties(Properties):
+    """Properties to send, packed already."""
 
     def __init__(self, content: bytes) -> None:
-        object.__setattr__(self, "packed", _varint(len(content)) + content)
+        object.__setattr__(self, "packed", varint(len(content)) + content)
 
     def pack(self) -> bytes:
         packed: bytes = object.__getattribute__(self, "packed")
@@ -34,20 +34,20 @@ class PackedProperties(Properties):
         return "[packed]"
 
 
-def compact(text: bytes, headers: Mapping[str, str] | None) -> PackedProperties:
+def compact(text: bytes, headers: Mapping[str, str] | None) -> PreparedProperties:
     """One property with the metadata, then the application's headers."""
-    content = _TX + _LENGTH.pack(len(text)) + text
-    return PackedProperties(content + _pairs(headers) if headers else content)
+    content = METADATA_PREFIX + _LENGTH.pack(len(text)) + text
+    return PreparedProperties(content + _pairs(headers) if headers else content)
 
 
-def cloud_event(attributes: Mapping[str, str], headers: Mapping[str, str] | None) -> PackedProperties:
+def cloud_event(attributes: Mapping[str, str], headers: Mapping[str, str] | None) -> PreparedProperties:
     """The CloudEvents binding: attributes are user properties of the same name, the content type has its own place."""
     properties = {**attributes, **(headers or {})}
     content_type = properties.pop("content-type", None)
     content = _pairs(properties)
     if content_type is not None:
         content = _CONTENT_TYPE + _string(content_type) + content
-    return PackedProperties(content)
+    return PreparedProperties(content)
 
 
 def _pairs(headers: Mapping[str, str]) -> bytes:
@@ -62,7 +62,7 @@ def _string(text: str) -> bytes:
         raise UsageError(f"a header must be text of at most 65535 bytes in UTF-8: {exc}") from None
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     if number < 128:
         return bytes((number,))
     digits = bytearray()

@@ -9,8 +9,6 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from paho.mqtt.client import Client
-
 _READ_BYTES = 64 * 1024
 _MOST_UNSENT = 1024 * 1024
 
@@ -66,15 +64,6 @@ class BufferedSocket:
 
     def setblocking(self, flag: bool) -> None:
         self._sock.setblocking(flag)
-
-
-class BufferedClient(Client):
-    """A paho client on a buffered socket, without Nagle's algorithm, which costs 40 ms a round trip."""
-
-    def _create_socket(self) -> Any:
-        sock = super()._create_socket()
-        no_delay(sock)
-        return BufferedSocket(sock)
 
 
 def no_delay(sock: Any) -> None:
