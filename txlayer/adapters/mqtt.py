@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _LEVEL = frozenset(chr(code) for code in range(33, 127)) - frozenset("/+#$")
-_MQTT_LARGEST = 268_435_455
 _ROOM_FOR_HEADERS = 1024
 _PRESENCE_KEEPALIVE = 5
 
@@ -78,14 +77,10 @@ class MqttBus(BusBase):
         self._warn_of_limits()
 
     @property
-    def _packet_limit(self) -> int:
-        return int(self._main.limits.get("MaximumPacketSize", _MQTT_LARGEST))
-
-    @property
     def capabilities(self) -> Capabilities:
         limit = self._options.max_payload
         if limit is None:
-            room = max(0, self._packet_limit - _ROOM_FOR_HEADERS)
+            room = max(0, self._main.largest_packet - _ROOM_FOR_HEADERS)
             limit = room * 3 // 4 if self._envelope else room  # base64 in the envelope
         wildcards = self._main.limits.get("WildcardSubscriptionAvailable", 1) == 1
         return Capabilities("publisher", True, not self._envelope, wildcards, limit)
@@ -174,9 +169,11 @@ class MqttBus(BusBase):
         if limit is not None and size > limit:
             raise PayloadTooLarge(f"payload of {size} bytes: this bus takes at most {limit} (max_payload)")
         packet = len(body) + len(topic) * 4 + (len(properties.pack()) if properties else 1) + 16
-        if packet > self._packet_limit:
+        if packet > self._main.largest_packet:
             # Handed to paho it would break the connection, be sent again, and block everything behind it for ever.
-            raise PayloadTooLarge(f"event of {size} bytes: the broker takes packets up to {self._packet_limit} bytes")
+            raise PayloadTooLarge(
+                f"event of {size} bytes: the broker takes packets up to {self._main.largest_packet} bytes"
+            )
 
     def _stream(self, topic: str) -> Stream:
         if topic not in self._topics:
@@ -265,6 +262,7 @@ class MqttBus(BusBase):
             on_ready=router.on_ready,
             on_taken_over=router.on_taken_over,
             on_refused=router.on_refused,
+            neighbour=self._main if durable else None,
         )
 
     def _send_marker(self, topic: str) -> None:

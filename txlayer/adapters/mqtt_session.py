@@ -11,6 +11,7 @@ Each connection is a generation with an acknowledgement window of its own.
 from __future__ import annotations
 
 import logging
+import random
 import select
 import socket
 import ssl
@@ -59,7 +60,11 @@ _logger = logging.getLogger(__name__)
 _READS_IN_A_ROW = 200
 _BAD_CREDENTIALS = {0x86, 0x87}
 _TAKEN_OVER = 0x8E
+MQTT_LARGEST = 268_435_455
 _LARGEST_SUBSCRIBE = 60_000
+_LONGEST_PAUSE = 10.0
+_FIGHT_SECONDS = 30.0
+_LOST_FIGHT = 3
 
 Filters = dict[str, SubscribeOptions | int]
 
@@ -95,10 +100,12 @@ class Session:
         on_ready: Callable[[], None] = lambda: None,
         on_taken_over: Callable[[], None] = lambda: None,
         on_refused: Callable[[Collection[str]], None] = lambda filters: None,
+        neighbour: Session | None = None,
     ) -> None:
         self.client = client
         self.limits: dict[str, Any] = {}
         """What the broker said of itself in the CONNACK."""
+        self.largest_packet = MQTT_LARGEST
         self._endpoint = endpoint
         self._options = options
         self._durable = durable
@@ -108,6 +115,9 @@ class Session:
         self._on_ready = on_ready
         self._on_taken_over = on_taken_over
         self._on_refused = on_refused
+        self._neighbour = neighbour
+        self._losses: list[tuple[float, int]] = []
+        self._fruitless = 0
         self._outbox: deque[Outgoing] = deque()
         self._on_the_way: dict[int, Outgoing] = {}
         self._taken_bytes = self._done_bytes = 0
@@ -122,6 +132,8 @@ class Session:
         self._inflight = options.inflight
         self._window = AckWindow(self._release)
         self._connected = self._taken_over = False
+        self.generations = 0
+        """How many connections there have been."""
         self._retired = self._said_goodbye = self._draining = False
         self._refusal: BusError | None = None
         self._failure: BusError | None = None
@@ -181,6 +193,10 @@ class Session:
         return self._taken_bytes - self._done_bytes
 
     @property
+    def connected(self) -> bool:
+        return self._connected
+
+    @property
     def closing(self) -> bool:
         return self._retired or self._stopping.is_set()
 
@@ -188,11 +204,11 @@ class Session:
         """It is about to be closed: filters need not be given back one by one."""
         self._retired = True
 
-    def filter_options(self, retain_handling: int) -> SubscribeOptions | int:
-        """At least once; MQTT 5 can say what to do with retained messages."""
+    def filter_options(self, qos: int, retain_handling: int) -> SubscribeOptions | int:
+        """MQTT 5 can say what to do with retained messages."""
         if self._options.protocol == "5":
-            return SubscribeOptions(qos=1, retainHandling=retain_handling)
-        return 1
+            return SubscribeOptions(qos=qos, retainHandling=retain_handling)
+        return qos
 
     def send(self, outgoing: Outgoing) -> Receipt:
         """Queue a publish. The caller serialises its calls."""
@@ -207,7 +223,7 @@ class Session:
     def subscribe(self, filters: Filters) -> None:
         """Returns when the broker has confirmed; survives reconnects."""
         for pattern in filters:
-            if len(pattern.encode()) + 16 > self._packet_limit():
+            if len(pattern.encode()) + 16 > self.largest_packet:
                 raise TopicForbidden(f"topic of {len(pattern)} characters: over the broker's largest packet")
         waiter = _Waiter()
         self._command(lambda: self._send_subscribe(filters, waiter))
@@ -279,6 +295,7 @@ class Session:
             while not self._stopping.is_set() and not self._taken_over:
                 if self._connect():
                     self._serve()
+                    self._note_loss()
                 self._end_generation()
         except Exception:
             _logger.exception("the MQTT connection to %s ended by a bug", self._endpoint)
@@ -287,6 +304,26 @@ class Session:
             self._hang_up()
         if self._taken_over and not self._stopping.is_set():
             threading.Thread(target=self._on_taken_over, name="txlayer-mqtt-taken-over", daemon=True).start()
+
+    def _note_loss(self) -> None:
+        """Another client with our client id makes the broker end our connection, and not every broker says so.
+
+        We would end its connection in turn, and so on: when a durable name is thrown out again and again while the
+        connection beside it stays, its holder gives up.
+        """
+        if self._stopping.is_set() or not self._durable or self._neighbour is None or not self._neighbour.connected:
+            return
+        now, beside = time.monotonic(), self._neighbour.generations
+        recent = [(at, place) for at, place in self._losses if now - at < _FIGHT_SECONDS and place == beside]
+        self._losses = [*recent, (now, beside)]
+        self._taken_over = self._taken_over or len(self._losses) >= _LOST_FIGHT
+
+    def _pause(self) -> None:
+        """Before the next connection, if the ones before broke before anything came through."""
+        if self._fruitless > 1:
+            longest = min(_LONGEST_PAUSE, 0.05 * 2.0**self._fruitless)
+            self._stopping.wait(random.uniform(0, longest))
+        self._fruitless += 1
 
     def _hang_up(self) -> None:
         """Nobody waits for this thread any more."""
@@ -314,12 +351,13 @@ class Session:
 
         pauses = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type((OSError, ValueError, BusError)),
-            wait=tenacity.wait_random_exponential(multiplier=0.1, max=10.0),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE),
             stop=tenacity.stop_when_event_set(self._stopping),
             sleep=tenacity.sleep_using_event(self._stopping),
             after=self._note_failure,
             reraise=True,
         )
+        self._pause()
         try:
             pauses(attempt)
         except (OSError, ValueError, BusError):
@@ -428,7 +466,7 @@ class Session:
 
     def _resume(self) -> None:
         """After a (re)connect: subscribe to everything again; a session that the broker kept takes no harm."""
-        unanswered, self._unanswered = self._unanswered, []
+        unanswered, self._unanswered = dict.fromkeys(self._unanswered), []
 
         def ready(refused: Collection[str]) -> None:
             if refused:
@@ -441,7 +479,7 @@ class Session:
             self._send_unsubscribe(sorted(self._dropping), _Waiter())
         if self._filters:
             self._on_resume()
-        self._send_subscribe(dict(self._filters), _Waiter(ready))
+        self._send_subscribe(dict(self._filters), _Waiter(ready, list(unanswered)))
 
     def _send_subscribe(self, filters: Filters, waiter: _Waiter) -> None:
         """Only while connected; if the answer is lost with the connection, `_resume` asks again."""
@@ -454,21 +492,19 @@ class Session:
         waiter.sent()
 
     def _send_unsubscribe(self, filters: Collection[str], waiter: _Waiter) -> None:
-        for pattern in filters:
+        known = [pattern for pattern in filters if pattern in self._filters or pattern in self._dropping]
+        for pattern in known:
             self._filters.pop(pattern, None)
-        self._dropping.update(filters)
-        for chunk in self._chunks(filters):
+        self._dropping.update(known)
+        for chunk in self._chunks(known):
             _, mid = self.client.unsubscribe(chunk)
             self._await_answer(mid, waiter, chunk)
         waiter.sent()
 
-    def _packet_limit(self) -> int:
-        return min(_LARGEST_SUBSCRIBE, int(self.limits.get("MaximumPacketSize", _LARGEST_SUBSCRIBE)))
-
     def _chunks(self, filters: Collection[str]) -> list[list[str]]:
         """In packets that the broker takes: a larger one would break the connection, and every one after it."""
         chunks: list[list[str]] = []
-        room, limit = 0, self._packet_limit() - 16
+        room, limit = 0, min(_LARGEST_SUBSCRIBE, self.largest_packet) - 16
         for pattern in filters:
             size = len(pattern.encode()) + 3
             if room < size or not chunks:
@@ -499,7 +535,8 @@ class Session:
         self._window = AckWindow(self._release)
         self._acks.clear()
         self._received.clear()
-        self._unanswered.extend(dict.fromkeys(waiter for waiter, _ in self._subscribing.values()))
+        for waiter in dict.fromkeys(waiter for waiter, _ in self._subscribing.values()):
+            self._unanswered.extend(waiter.also or [waiter])
         self._subscribing.clear()
 
     # -- paho's callbacks, on the network thread -----------------------------------------------------------------------
@@ -512,8 +549,10 @@ class Session:
             self._refusal = AuthenticationFailed(refused) if reason.value in _BAD_CREDENTIALS else BusError(refused)
             return
         self.limits = {} if properties is None else properties.json()
+        self.largest_packet = int(self.limits.get("MaximumPacketSize", MQTT_LARGEST))
         self._inflight = min(self._options.inflight, int(self.limits.get("ReceiveMaximum", 65_535)))
         self._connected = True
+        self.generations += 1
         self._first.set()
 
     def _on_disconnect(self, client: Client, _: object, flags: Any, reason: ReasonCode, properties: object) -> None:
@@ -523,10 +562,12 @@ class Session:
 
     def _on_message(self, client: Client, _: object, message: MQTTMessage) -> None:
         self._progress += 1
+        self._fruitless = 0
         self._received.append(message)
 
     def _on_publish(self, client: Client, _: object, mid: int, reason: ReasonCode, properties: object) -> None:
         self._progress += 1
+        self._fruitless = 0
         outgoing = self._on_the_way.pop(mid, None)
         if outgoing is not None:
             failed = reason.value >= 0x80
@@ -586,7 +627,11 @@ class Session:
 class _Waiter:
     """Someone who waits for the broker's answer to a subscription, which may go out in several packets."""
 
-    def __init__(self, then: Callable[[Collection[str]], None] = lambda refused: None) -> None:
+    def __init__(
+        self, then: Callable[[Collection[str]], None] = lambda refused: None, also: Sequence[_Waiter] = ()
+    ) -> None:
+        self.also = also
+        """Those who wait for the same answer; asked again, it is for them."""
         self.filters: list[str] = []
         self.missing = 0
         self._refused: list[str] = []

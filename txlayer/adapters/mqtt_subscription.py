@@ -297,7 +297,7 @@ class MqttSubscription(SubscriptionBase):
                 _logger.info("unsubscribing while the broker is away: %s", exc)
 
     def _filters(self, topics: Sequence[str] | set[str]) -> Filters:
-        return {topic: self._session.filter_options(_NO_RETAINED) for topic in topics}
+        return {topic: self._session.filter_options(1, _NO_RETAINED) for topic in topics}
 
 
 class MqttWatch(LatestValueWatch):
@@ -328,8 +328,10 @@ class MqttWatch(LatestValueWatch):
         router.enter_watch(self)
 
     def start(self, timeout: float) -> None:
-        retained = self._session.filter_options(_SEND_RETAINED)
-        self._session.subscribe({self.filter: retained, self._marker: self._session.filter_options(_NO_RETAINED)})
+        # At QoS 0: what exceeds the queue of a client Mosquitto drops at QoS 1, and there may be any number of values.
+        # Nothing is lost by it, since after a reconnect all of them come again.
+        retained = self._session.filter_options(0, _SEND_RETAINED)
+        self._session.subscribe({self.filter: retained, self._marker: self._session.filter_options(0, _NO_RETAINED)})
         self._send_marker(self._marker)
         if not self._complete.wait(timeout):
             raise BusError(f"the latest values below {self._prefix} did not come within {timeout} s")
