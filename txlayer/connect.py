@@ -58,13 +58,13 @@ def parse(text: str) -> BusUrl:
     """Read a URL. `MalformedUrl` says what is wrong with it."""
     try:
         parts = urlsplit(text)
-        port = parts.port
+        hosts = parts.netloc.rpartition("@")[2]
+        port = parts.port if "," not in hosts else None
         query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError as exc:
         raise MalformedUrl(f"cannot read the bus URL: {exc}") from None
     if not parts.scheme or not parts.hostname:
         raise MalformedUrl("a bus URL has the form scheme://host:port?option=value, for example mqtt://localhost:1883")
-    hosts = parts.netloc.rpartition("@")[2]
     return BusUrl(
         scheme=parts.scheme,
         host=parts.hostname if "," not in hosts else hosts,

@@ -119,6 +119,8 @@ class Holder:
         self.on_lost = on_lost
         self._changed = threading.Condition()
         self._last: Word | None = None
+        self.before: Word | None = None
+        """The last word of the holder before this one."""
         self._heard = self._confirmed = self._lost = self._left = False
         self._cancel_beat: Callable[[], None] = lambda: None
         self._mine = Word(identity.incarnation, identity.life, 1, os.urandom(8).hex(), info=dict(info or {}))
@@ -143,7 +145,7 @@ class Holder:
             if must_listen(last, self._mine.identity) and self._changed.wait_for(lambda: self._heard, SILENCE):
                 self._watch.close()
                 raise NameTaken(f"{self._key} is held by a living process (incarnation {last and last.incarnation})")
-            last = self._last = decode(self._watch.snapshot().get(self._key))
+            last = self._last = self.before = decode(self._watch.snapshot().get(self._key))
             self._mine = msgspec.structs.replace(self._mine, epoch=last.epoch + 1 if last else 1)
         return last
 

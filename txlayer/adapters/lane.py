@@ -66,6 +66,7 @@ class Lane:
         self._high_water = high_water
         self._on_low = on_low
         self._queue: list[Delivery] = []
+        self._gaps: list[Gap] = []
         self._running = 0
         self._wanted: Callable[[str], bool] | None = None
         self._closing = threading.Event()
@@ -85,6 +86,12 @@ class Lane:
                 self._wake.notify()
             self._queue.extend(deliveries)
 
+    def report(self, gap: Gap) -> None:
+        """The adapter itself knows that events never come; `on_gap` hears of it before those queued after it."""
+        with self._lock:
+            self._gaps.append(gap)
+            self._wake.notify()
+
     def keep_only(self, wanted: Callable[[str], bool]) -> None:
         """Do not hand over, but acknowledge, what is queued or comes late of other topics."""
         self._wanted = wanted
@@ -103,12 +110,15 @@ class Lane:
     def _run(self) -> None:
         while True:
             with self._lock:
-                while not self._queue and not self._closing.is_set():
+                while not self._queue and not self._gaps and not self._closing.is_set():
                     self._wake.wait()
                 batch, self._queue = self._queue, []
+                gaps, self._gaps = self._gaps, []
                 self._running = len(batch)
             if self._closing.is_set():
                 return
+            for gap in gaps:
+                self._report_gap(gap)
             self._handle_batch(batch)
             self._running = 0
             self._on_low()
@@ -132,7 +142,7 @@ class Lane:
                         continue
                     delivery.redelivered = True
                 elif seen is not False:
-                    self._report_gap(delivery, *seen)
+                    self._report_gap(Gap(delivery.topic, position[0].hex(), *seen))
             if delivery.headers and delivery.headers.get(REPLAY_FOR, self._options.name) != self._options.name:
                 delivery.ack()
                 continue
@@ -145,12 +155,9 @@ class Lane:
             if auto:
                 delivery.ack()
 
-    def _report_gap(self, delivery: Delivery, first: int, last: int) -> None:
-        position = delivery.position
-        assert position is not None
-        gap = Gap(delivery.topic, position[0].hex(), first, last)
-        self.stats.missing += last - first + 1
-        _logger.warning("topic %s: events %d to %d of stream %s never came", gap.topic, first, last, gap.stream)
+    def _report_gap(self, gap: Gap) -> None:
+        self.stats.missing += gap.last - gap.first + 1
+        _logger.warning("topic %s: events %d to %d of stream %s never came", gap.topic, gap.first, gap.last, gap.stream)
         if self._options.on_gap is not None:
             try:
                 self._options.on_gap(gap)
