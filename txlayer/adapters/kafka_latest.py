@@ -31,10 +31,12 @@ class KafkaWatch(LatestValueWatch):
         super().__init__(handler)
         self._directory = directory
         self.prefix = prefix
+        self.listening = False
+        """Not before the log is read to its end: what it says of the past was replaced since."""
 
     def hear(self, key: str, value: bytes | None) -> None:
         """A value, old or new."""
-        if below(key, self.prefix):
+        if self.listening and below(key, self.prefix):
             self._set(key, value)
 
     def _stop(self) -> None:
@@ -54,12 +56,12 @@ class KindFeed(Feed):
         self._error: Exception | None = None
         self._changed = threading.Condition()
 
-    def add(self, watch: KafkaWatch) -> None:
-        """Tell it all that is known, then all that comes."""
+    def tell(self, watch: KafkaWatch) -> None:
+        """Tell it the latest values, and from now on all that comes."""
         with self._changed:
+            watch.listening = True
             for key, value in self._values.items():
                 watch.hear(key, value)
-            self.watches.append(watch)
 
     def wait_for(self, offset: int, deadline: float) -> None:
         """Wait until everything before `offset` has been told."""
@@ -122,8 +124,9 @@ class KafkaDirectory:
         try:
             with self._lock:
                 feed = self._kinds.get(topic) or self._follow(topic)
-                feed.add(watch)
+                feed.watches.append(watch)
             feed.wait_for(self._positions.ends([(topic, 0)])[topic, 0], deadline)
+            feed.tell(watch)
         except BaseException:
             watch.close()
             raise

@@ -145,7 +145,9 @@ class KafkaSubscription(SubscriptionBase):
 
     def _on_topics(self, topics: Mapping[str, int]) -> None:
         """Topics and partitions that have come meanwhile are read from their beginning."""
-        with self._changing:
+        if not self._changing.acquire(blocking=False):
+            return  # an `add` under way waits for the thread that calls this; there will be another look
+        try:
             if self.closed:
                 return
             new = [
@@ -156,3 +158,5 @@ class KafkaSubscription(SubscriptionBase):
                 if (topic, number) not in self._feeds
             ]
             self._attach(self._positions.beginnings(new))
+        finally:
+            self._changing.release()
