@@ -14,10 +14,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from txlayer.errors import MalformedUrl, UnknownScheme, UsageError
+from txlayer.errors import MalformedUrl, MissingExtra, UnknownScheme, UsageError
 from txlayer.ports import Bus
 
 GROUP = "txlayer.buses"
+_DRIVERS = {"paho": ("mqtt", "paho-mqtt"), "confluent_kafka": ("kafka", "confluent-kafka")}
 _Options = TypeVar("_Options", bound=msgspec.Struct)
 
 
@@ -93,7 +94,13 @@ def _opener(scheme: str) -> Callable[[object, Mapping[str, Any]], Bus]:
     found = importlib.metadata.entry_points(group=GROUP)
     for entry in found:
         if entry.name == scheme:
-            opener: Callable[[object, Mapping[str, Any]], Bus] = entry.load()
+            try:
+                opener: Callable[[object, Mapping[str, Any]], Bus] = entry.load()
+            except ModuleNotFoundError as exc:
+                driver = _DRIVERS.get((exc.name or "").partition(".")[0])
+                if driver is None:
+                    raise
+                raise MissingExtra(*driver) from exc
             return opener
     known = ", ".join(sorted(f"{entry.name}://" for entry in found))
     raise UnknownScheme(f"no bus adapter for {scheme}://; installed: {known}")

@@ -24,11 +24,11 @@ class Delivery:
 
     __slots__ = (
         "_cloud_prefix",
-        "_packed",
         "_window",
         "headers",
         "key",
         "native",
+        "packed",
         "payload",
         "redelivered",
         "settled",
@@ -55,7 +55,8 @@ class Delivery:
         self.redelivered = False
         """This subscription has been given the same event before."""
         self.settled = False
-        self._packed = packed
+        self.packed = packed
+        """The compact metadata, as they came."""
         self._cloud_prefix = cloud_prefix
         self._window: Window | None = None
         self.token = 0
@@ -75,9 +76,9 @@ class Delivery:
     @property
     def metadata(self) -> Metadata | None:
         """What travelled beside the payload; None for the event of a publisher that sends nothing."""
-        if self._packed:
+        if self.packed:
             try:
-                return metadata.unpack(self._packed)[0]
+                return metadata.unpack(self.packed)[0]
             except DecodeError:
                 return None
         if metadata.is_cloud_event(self.headers, self._cloud_prefix):
@@ -87,8 +88,8 @@ class Delivery:
     @property
     def position(self) -> Position | None:
         """Stream and number, where the publisher numbers its events."""
-        if self._packed:
-            return metadata.position(self._packed)
+        if self.packed:
+            return metadata.position(self.packed)
         return metadata.cloud_position(self.headers, self._cloud_prefix) if self.headers else None
 
     def __repr__(self) -> str:

@@ -29,6 +29,7 @@ HEADER = "tx"
 
 _HEAD = struct.Struct(">B12sQQB")  # form, stream, number, microseconds since 1970, length of the type that follows
 _COMPACT, _COMPACT_WITH_KEY = 1, 2
+_NO_TYPE = "event"  # CloudEvents need one
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _CLOUD_ATTRIBUTES = frozenset(
     {"specversion", "id", "source", "type", "time", "subject", "datacontenttype", "dataschema", "txstream", "sequence"}
@@ -85,17 +86,33 @@ def unpack(packed: bytes) -> tuple[Metadata, bytes | None]:
     return metadata, key
 
 
+def packed_key(packed: bytes) -> bytes | None:
+    """The key inside a compact form, if there is one."""
+    if packed[0] != _COMPACT_WITH_KEY or len(packed) < _HEAD.size:
+        return None
+    return packed[_HEAD.size + packed[_HEAD.size - 1] :]
+
+
+def repack(attributes: Mapping[str, str]) -> bytes:
+    """The compact form of a CloudEvent that one of us wrote; `DecodeError` for anyone else's."""
+    position, time = cloud_position(attributes, ""), _parse_time(attributes.get("time"))
+    if position is None or time is None:
+        raise DecodeError("not numbered by txlayer")
+    time_us = (time - _EPOCH) // datetime.timedelta(microseconds=1)
+    return pack(*position, time_us, attributes.get("type", "").encode())
+
+
 def source_of(stream: bytes) -> str:
     """The publisher, as a CloudEvents source. The last four bytes of a stream only tell its topics apart."""
     return f"/txlayer/{stream[:8].hex()}"
 
 
-def to_text(packed: bytes) -> str:
-    """For an MQTT user property."""
-    return base64.urlsafe_b64encode(packed).decode()
+def to_text(packed: bytes) -> bytes:
+    """ASCII, for an MQTT user property."""
+    return base64.urlsafe_b64encode(packed)
 
 
-def from_text(text: str) -> bytes:
+def from_text(text: str | bytes) -> bytes:
     """The reverse of `to_text`; empty for a foreign property of the same name, which then does no harm."""
     try:
         return base64.urlsafe_b64decode(text)
@@ -110,7 +127,7 @@ def cloud_attributes(stream: bytes, number: int, time_us: int, type: str) -> dic
         "specversion": "1.0",
         "id": f"{stream.hex()}-{number}",
         "source": source_of(stream),
-        "type": type or "event",
+        "type": type or _NO_TYPE,
         "time": time.isoformat().replace("+00:00", "Z"),
         "txstream": stream.hex(),
         "sequence": str(number),
@@ -125,9 +142,10 @@ def is_cloud_event(headers: Mapping[str, str], prefix: str) -> bool:
 def cloud_position(headers: Mapping[str, str], prefix: str) -> Position | None:
     """Stream and number that a CloudEvent of ours carries."""
     try:
-        return bytes.fromhex(headers[f"{prefix}txstream"]), int(headers[f"{prefix}sequence"])
+        stream, number = bytes.fromhex(headers[f"{prefix}txstream"]), int(headers[f"{prefix}sequence"])
     except (KeyError, ValueError):
         return None
+    return (stream, number) if len(stream) == 12 and 0 < number < 1 << 64 else None
 
 
 def from_cloud_headers(headers: Mapping[str, str], prefix: str) -> Metadata:
@@ -150,9 +168,10 @@ def from_cloud_headers(headers: Mapping[str, str], prefix: str) -> Metadata:
 
 def _parse_time(text: str | None) -> datetime.datetime | None:
     try:
-        return datetime.datetime.fromisoformat(text) if text else None
+        time = datetime.datetime.fromisoformat(text) if text else None
     except ValueError:
         return None
+    return time if time is None or time.tzinfo else time.replace(tzinfo=datetime.UTC)
 
 
 def wrap(attributes: Mapping[str, str], payload: bytes, headers: Mapping[str, str], key: bytes | None) -> bytes:

@@ -80,6 +80,16 @@ class SiteView:
     info: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass
+class Stats:
+    """What a subscription has seen so far."""
+
+    handled: int = 0
+    duplicates: int = 0
+    missing: int = 0
+    dead_letters: int = 0
+
+
 class Subscription(Protocol):
     """A running subscription."""
 
@@ -96,6 +106,9 @@ class Subscription(Protocol):
     @property
     def error(self) -> Exception | None:
         """Why it stopped by itself (the name was taken over, the position is gone); None while it runs."""
+
+    @property
+    def stats(self) -> Stats: ...
 
     def add(self, *topics: str) -> None:
         """Subscribe to more topics; in force when it returns."""

@@ -121,7 +121,7 @@ class Holder:
         self._last: Word | None = None
         self.before: Word | None = None
         """The last word of the holder before this one."""
-        self._heard = self._confirmed = self._lost = self._left = False
+        self._heard = self._claiming = self._confirmed = self._lost = self._left = False
         self._cancel_beat: Callable[[], None] = lambda: None
         self._mine = Word(identity.incarnation, identity.life, 1, os.urandom(8).hex(), info=dict(info or {}))
         self._watch = values.watch(key, self._on_word)
@@ -151,6 +151,7 @@ class Holder:
 
     def enter(self, timeout: float = 10.0) -> None:
         """Announce and stay; returns when the bus shows that the name is ours."""
+        self._claiming = True
         self._values.announce(self._key, encode(self._mine)).wait(timeout)
         with self._changed:
             answered = self._changed.wait_for(lambda: self._confirmed or self._lost, timeout)
@@ -190,9 +191,9 @@ class Holder:
             if word and last and word.alive and (word.nonce != last.nonce or word.beat > last.beat):
                 self._heard = True
             verdict = judge(self._mine, word, held)
-            if verdict is Verdict.MINE:
+            if self._claiming and verdict is Verdict.MINE:
                 self._confirmed = True
-            elif verdict is Verdict.REPLACED and word is not None and self._claims(word):
+            elif self._claiming and verdict is Verdict.REPLACED:
                 self._lost = True
             self._changed.notify_all()
         if held and verdict is Verdict.REPEAT:
@@ -200,10 +201,6 @@ class Holder:
         elif held and self._lost:
             self._cancel_beat()
             self.on_lost()
-
-    def _claims(self, word: Word) -> bool:
-        """Whether the word is of a later entry than the one that we listened to."""
-        return self._last is None or word.nonce != self._last.nonce
 
 
 class Roster:

@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from txlayer import dead_letters
-from txlayer.adapters.lane import Lane, LaneOptions, LaneStats
+from txlayer.adapters.lane import Lane, LaneOptions
 from txlayer.adapters.streams import Streams
 from txlayer.delivery import Delivery, Gap
 from txlayer.errors import Backpressure, Closed, NameTaken, UsageError
-from txlayer.ports import Ack, Capabilities, Handler, Identity, Retry, Subscription, Watch, WatchHandler
+from txlayer.ports import Ack, Capabilities, Handler, Identity, Retry, Stats, Subscription, Watch, WatchHandler
 from txlayer.presence import SITES, Holder
 from txlayer.receipt import Receipt
 from txlayer.ticker import Ticker
@@ -241,7 +241,7 @@ class SubscriptionBase(ABC):
         return self._error
 
     @property
-    def stats(self) -> LaneStats:
+    def stats(self) -> Stats:
         """How many events were handled, came twice, never came, or became dead letters."""
         return self._lane.stats
 

@@ -18,19 +18,9 @@ from tenacity.stop import stop_base
 from txlayer.adapters.streams import StreamTracker
 from txlayer.delivery import REPLAY_FOR, Delivery, Gap
 from txlayer.errors import TxLayerError
-from txlayer.ports import Ack, Handler, Retry
+from txlayer.ports import Ack, Handler, Retry, Stats
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass
-class LaneStats:
-    """What a subscription has seen."""
-
-    handled: int = 0
-    duplicates: int = 0
-    missing: int = 0
-    dead_letters: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,7 +49,7 @@ class Lane:
         high_water: int = 10_000,
         on_low: Callable[[], None] = lambda: None,
     ) -> None:
-        self.stats = LaneStats()
+        self.stats = Stats()
         self._options = options
         self._bury = bury
         self._tracker = StreamTracker()

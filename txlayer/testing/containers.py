@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import socket
 import tempfile
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,14 +28,15 @@ def docker_missing() -> str | None:
         docker_client = importlib.import_module("testcontainers.core.docker_client")
     except ImportError:
         return 'Testcontainers is not installed (pip install "txlayer[testing]")'
-    host = urlsplit(docker_client.get_docker_host() or DEFAULT_DOCKER_HOST)
+    address = docker_client.get_docker_host() or DEFAULT_DOCKER_HOST
+    host = urlsplit(address)
     try:
         if host.scheme == "unix":
             _ping(host.path)
         elif host.scheme in ("tcp", "http", "https"):
             socket.create_connection((host.hostname, host.port or 2375), timeout=3.0).close()
     except OSError as exc:
-        return f"no Docker engine answers at {host.geturl()} ({exc.strerror or exc})"
+        return f"no Docker engine answers at {address} ({exc.strerror or exc})"
     return None
 
 
@@ -48,11 +51,20 @@ def _ping(path: str) -> None:
 
 def container_class(module: str, name: str) -> Any:
     """Newer releases of Testcontainers have moved the classes and warn at the old place."""
-    try:
-        found = importlib.import_module(f"testcontainers.community.{module}")
-    except ImportError:
-        found = importlib.import_module(f"testcontainers.{module}")
+    with quiet():
+        try:
+            found = importlib.import_module(f"testcontainers.community.{module}")
+        except ImportError:
+            found = importlib.import_module(f"testcontainers.{module}")
     return getattr(found, name)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Testcontainers warns about what its own classes use; a test run may take warnings as errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 class ContainerServer(Server):
@@ -140,7 +152,8 @@ def postgres_server() -> ContainerServer:
 def _start(container: Any, start: Callable[[], object], clean_up: Callable[[], None] = lambda: None) -> None:
     """Docker's many errors become one; an image that cannot be pulled is the usual one."""
     try:
-        start()
+        with quiet():
+            start()
     except Exception as exc:
         container.stop()
         clean_up()

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from txlayer.testing.process import run
+from txlayer.testing.process import Finished, run
 from txlayer.testing.server import ServerUnavailable
 
 # The hooks are cleared because they act on the system's own cache. The sandbox user could not enter our directories.
@@ -29,7 +29,7 @@ APT::Sandbox::User "";
 
 
 def available() -> bool:
-    return all(shutil.which(tool) for tool in ("apt-get", "dpkg", "dpkg-deb"))
+    return all(shutil.which(tool) for tool in ("apt-get", "dpkg-deb"))
 
 
 def unpack_packages(names: Sequence[str], target: Path) -> None:
@@ -40,10 +40,15 @@ def unpack_packages(names: Sequence[str], target: Path) -> None:
     configuration = work / "apt.conf"
     configuration.write_text(APT_CONFIGURATION.format(directory=work))
     apt = ["apt-get", "-c", str(configuration), "-qq"]
-    _run([*apt, "update"])
-    _run([*apt, "-y", "--no-install-recommends", "--download-only", "install", *names])
+    # An update fails if any source of the system does, even one that is not needed here: the download decides.
+    updated = _run([*apt, "update"])
+    downloaded = _run([*apt, "-y", "--no-install-recommends", "--download-only", "install", *names])
+    if not downloaded.succeeded:
+        raise ServerUnavailable(f"apt-get failed:\n{updated.tail(1_000)}\n{downloaded.tail(1_000)}")
     for package in sorted((work / "archives").glob("*.deb")):
-        _run(["dpkg-deb", "-x", str(package), str(target)])
+        unpacked = _run(["dpkg-deb", "-x", str(package), str(target)])
+        if not unpacked.succeeded:
+            raise ServerUnavailable(f"dpkg-deb failed:\n{unpacked.tail()}")
     shutil.rmtree(work)
 
 
@@ -54,7 +59,5 @@ def library_path(root: Path) -> str:
     return ":".join([*map(str, places), *filter(None, [inherited])])
 
 
-def _run(command: Sequence[str]) -> None:
-    result = run(command, environment={"LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"})
-    if not result.succeeded:
-        raise ServerUnavailable(f"{command[0]} failed:\n{result.tail()}")
+def _run(command: Sequence[str]) -> Finished:
+    return run(command, environment={"LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"})

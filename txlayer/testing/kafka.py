@@ -61,12 +61,7 @@ class Kafka(NativeServer):
 
     @property
     def url(self) -> str:
-        return f"kafka://{self.bootstrap_servers}"
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """The same as a client library's configuration wants it."""
-        return f"127.0.0.1:{self.port}"
+        return f"kafka://127.0.0.1:{self.port}"
 
     def _configure(self, ports: Mapping[str, int]) -> None:
         properties = {**DEFAULT_PROPERTIES, **self._listeners(ports), **self._login(), **self._properties}

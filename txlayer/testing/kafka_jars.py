@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 from pathlib import Path
 
-from txlayer.testing.cache import obtain
+from txlayer.testing.cache import cache_directory, obtain
 from txlayer.testing.process import run
 from txlayer.testing.server import ServerUnavailable
 
@@ -59,10 +60,19 @@ def _resolve(target: Path) -> None:
             f"the jars of Kafka {kafka_version()} are fetched by Maven, and mvn is not on PATH: "
             f"install maven, {OTHERWISE}"
         )
-    command = [maven, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
-    command += ["-DincludeScope=runtime", f"-DoutputDirectory={target}"]
+    command = [maven, "-q", "-B", "-Dstyle.color=never", "-f", str(POM), "dependency:copy-dependencies"]
+    command += [*_local_repository(), "-DincludeScope=runtime", f"-DoutputDirectory={target}"]
     result = run(command, cwd=target)
     if not result.succeeded:
         raise ServerUnavailable(
             f"Maven could not get the jars of Kafka {kafka_version()}; check its settings, {OTHERWISE}\n{result.tail()}"
         )
+
+
+def _local_repository() -> list[str]:
+    """Maven's own, unless it cannot be: java takes the home directory from the user database and not from HOME."""
+    try:
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        home = ""
+    return [] if os.access(home, os.W_OK) else [f"-Dmaven.repo.local={cache_directory() / 'maven'}"]

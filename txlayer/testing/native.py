@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from txlayer.testing.process import ServerProcess, User, free_port, wait_until
+from txlayer.testing.process import ServerProcess, User, can_enter, free_port, wait_until
 from txlayer.testing.server import How, Server, ServerFailed
 
 ATTEMPTS = 5
@@ -36,7 +36,7 @@ class NativeServer(Server):
         self._user = user
         self._owner = os.getpid()
         self._process: ServerProcess | None = None
-        self.directory = Path(tempfile.mkdtemp(prefix=f"txlayer-{self.kind}-"))
+        self.directory = Path(tempfile.mkdtemp(prefix=f"txlayer-{self.kind}-", dir=_temporary(user)))
         if user:
             os.chown(self.directory, user.uid, user.gid)
         self.log = self.directory / "server.log"
@@ -87,8 +87,8 @@ class NativeServer(Server):
         process = self._process = ServerProcess(
             self._command(), self.directory, self.log, self._environment(), self._user
         )
-        wait_until(lambda: not process.running() or self._ready(process), self.ready_seconds)
-        if process.running() and self._ready(process):
+        settled = wait_until(lambda: not process.running() or self._ready(process), self.ready_seconds)
+        if settled and process.running():
             return True
         process.kill()
         if self._address_in_use(process.output()):
@@ -148,3 +148,9 @@ class NativeServer(Server):
             self.stop()
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _temporary(user: User | None) -> str:
+    """The directory for temporary ones, unless the server's user cannot enter it."""
+    usual = tempfile.gettempdir()
+    return usual if can_enter(usual, user) else "/tmp"

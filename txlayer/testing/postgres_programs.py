@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from txlayer.testing.cache import cache_directory, obtain
-from txlayer.testing.process import User, run
+from txlayer.testing.process import User, can_enter, run
 from txlayer.testing.server import ServerUnavailable
 
 NEEDED = ("initdb", "postgres")
@@ -80,13 +80,21 @@ def version(program: Path, user: User | None) -> str:
 def _reachable_copy(programs: Path, user: User | None) -> Path:
     said = version(programs / "postgres", None)
     name = "-".join(["postgres", *re.findall(r"\d[\w.]*", said)[:1]])
-    for cache in (cache_directory(), SHARED_CACHE):
-        root = obtain(name, lambda target: _copy(programs.parent, target), directory=cache)
-        if runs(root / "bin", user):
-            return root / "bin"
-        shutil.rmtree(root, ignore_errors=True)
+    cache = cache_directory()
+    cache = cache if can_enter(cache, user) else SHARED_CACHE
+    within = programs.relative_to(programs.parents[2])
+    obtain(name, lambda target: _copy(programs.parent, target), lambda made: runs(made / within, user), cache)
+    if runs(cache / name / within, user):
+        return cache / name / within
     raise ServerUnavailable(f"the PostgreSQL in {programs} cannot be run by {user}: install the package postgresql")
 
 
-def _copy(source: Path, target: Path) -> None:
-    shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns("include"))
+def _copy(installed: Path, target: Path) -> None:
+    """With the directory beside the wheel's own, in which the programs look for their libraries."""
+    package = installed.parent
+    libraries = package.with_name(f"{package.name}.libs")
+    shutil.copytree(
+        installed, target / package.name / installed.name, symlinks=True, ignore=shutil.ignore_patterns("include")
+    )
+    if libraries.is_dir():
+        shutil.copytree(libraries, target / libraries.name)

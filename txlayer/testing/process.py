@@ -63,6 +63,11 @@ def run(
     return Finished(result.returncode == 0, result.stdout)
 
 
+def can_enter(directory: str | Path, user: User | None) -> bool:
+    """Whether this user reaches the directory, through all those above it."""
+    return user is None or run(["test", "-x", directory], cwd="/", user=user).succeeded
+
+
 def free_port() -> int:
     """A loopback port that nobody listens on, below the range from which the system takes ports for clients.
 

@@ -18,8 +18,14 @@ from txlayer.testing.server import Server
 
 __all__ = ["KAFKA", "MQTT", "POSTGRES", "Kafka", "Mosquitto", "Postgres", "kafka", "mqtt", "postgres"]
 
+
+def _steady_kafka() -> Kafka:
+    """For a broker that nobody kills, Kafka's own patience: a starved one is not shut out by its controller."""
+    return Kafka(broker_session_timeout_ms=9_000)
+
+
 MQTT = Service("MQTT broker", "TXLAYER_MQTT_URL", ("mqtt", "mqtts"), 1883, containers.mqtt, Mosquitto)
-KAFKA = Service("Kafka broker", "TXLAYER_KAFKA_URL", ("kafka",), 9092, containers.kafka, Kafka)
+KAFKA = Service("Kafka broker", "TXLAYER_KAFKA_URL", ("kafka",), 9092, containers.kafka, _steady_kafka)
 POSTGRES = Service(
     "PostgreSQL server",
     "TXLAYER_POSTGRES_URL",

@@ -58,7 +58,7 @@ def start(command: list[str], uid: int | None, gid: int | None) -> int:
 def wait_for_either(parent: int, server: int) -> None:
     """Return once one of the two has ended."""
     if not hasattr(os, "pidfd_open"):
-        while os.getppid() == parent and not os.waitid(os.P_PID, server, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        while os.getppid() == parent and os.waitpid(server, os.WNOHANG) == (0, 0):
             select.select([], [], [], 0.2)
         return
     poll = select.poll()
@@ -105,7 +105,7 @@ def main() -> None:
     status = end(server)
     if os.getppid() != order["parent"]:
         shutil.rmtree(order["remove"], ignore_errors=True)
-    sys.exit(min(os.waitstatus_to_exitcode(status) & 0xFF, 255))
+    sys.exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
 if __name__ == "__main__":
