@@ -203,6 +203,11 @@ class Holder:
             self.on_lost()
 
 
+def _is_older(word: Word, known: Word) -> bool:
+    """A last will repeats the beat of the entry, so only the words of the living are compared by it."""
+    return word.epoch < known.epoch or (word.alive and word.nonce == known.nonce and word.beat < known.beat)
+
+
 class Roster:
     """Everybody's presence, as seen from here. `on_change` hears of each site that enters, changes or dies."""
 
@@ -217,6 +222,8 @@ class Roster:
         self._started = time.monotonic()
         self._ticker = Ticker("roster")
         self._watch = values.watch(SITES, self._on_word)
+        for key, value in self._watch.snapshot().items():  # the handler hears of them too, but a little later
+            self._on_word(key, value)
         self._ticker.every(BEAT / 2, self._report)
 
     def sites(self) -> list[SiteView]:
@@ -255,8 +262,8 @@ class Roster:
                 self._reported.pop(name, None)
                 return
             known = self._words.get(name)
-            if known is not None and word.epoch < known.epoch:
-                return  # the late word of an earlier life
+            if known is not None and _is_older(word, known):
+                return  # the late word of an earlier life, or the handler's turn to hear of a snapshot
             if known is not None and word != known:
                 self._fresh.add(name)
             self._words[name] = word

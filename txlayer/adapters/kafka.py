@@ -83,6 +83,8 @@ class KafkaBus(BusBase):
             self._check_open()
         if len(payload) > self._max_payload:
             raise self._too_large(payload)
+        if headers is None and not self._cloudevents:
+            return self._outbox.send_plain(topic, payload, key, type)
         return self._outbox.send(topic, payload, headers, key, type)
 
     def announce(self, key: str, value: bytes | None) -> Receipt:
