@@ -27,7 +27,7 @@ from txlayer.errors import DecodeError
 HEADER = "tx"
 """Name of the one header or property that holds the compact form."""
 
-_HEAD = struct.Struct(">B12sQQB")  # form, stream, number, microseconds since 1970, length of the type that follows
+COMPACT = struct.Struct(">B12sQQB")  # form, stream, number, microseconds since 1970, length of the type that follows
 _COMPACT, _COMPACT_WITH_KEY = 1, 2
 _NO_TYPE = "event"  # CloudEvents need one
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -57,13 +57,13 @@ class Metadata(msgspec.Struct, frozen=True):
 def pack(stream: bytes, number: int, time_us: int, type: bytes, key: bytes | None = None) -> bytes:
     """The compact form. `key` only where the bus has no place of its own for it."""
     if key is None:
-        return _HEAD.pack(_COMPACT, stream, number, time_us, len(type)) + type
-    return _HEAD.pack(_COMPACT_WITH_KEY, stream, number, time_us, len(type)) + type + key
+        return COMPACT.pack(_COMPACT, stream, number, time_us, len(type)) + type
+    return COMPACT.pack(_COMPACT_WITH_KEY, stream, number, time_us, len(type)) + type + key
 
 
 def position(packed: bytes) -> Position | None:
     """Stream and number of a compact form; None when it is none of ours. On the path of every event: no decoding."""
-    if len(packed) < _HEAD.size or packed[0] not in (_COMPACT, _COMPACT_WITH_KEY):
+    if len(packed) < COMPACT.size or packed[0] not in (_COMPACT, _COMPACT_WITH_KEY):
         return None
     return packed[1:13], int.from_bytes(packed[13:21])
 
@@ -71,14 +71,14 @@ def position(packed: bytes) -> Position | None:
 def unpack(packed: bytes) -> tuple[Metadata, bytes | None]:
     """Metadata and, if it travelled inside, the key."""
     try:
-        form, stream, number, time_us, type_length = _HEAD.unpack_from(packed)
-        type = packed[_HEAD.size : _HEAD.size + type_length].decode()
+        form, stream, number, time_us, type_length = COMPACT.unpack_from(packed)
+        type = packed[COMPACT.size : COMPACT.size + type_length].decode()
         time = _EPOCH + datetime.timedelta(microseconds=time_us)
     except (struct.error, UnicodeDecodeError, OverflowError) as exc:
         raise DecodeError(f"not a compact metadata value: {exc}") from exc
-    if form not in (_COMPACT, _COMPACT_WITH_KEY) or len(packed) < _HEAD.size + type_length:
+    if form not in (_COMPACT, _COMPACT_WITH_KEY) or len(packed) < COMPACT.size + type_length:
         raise DecodeError(f"not a compact metadata value: form {form}, {len(packed)} bytes")
-    key = packed[_HEAD.size + type_length :] if form == _COMPACT_WITH_KEY else None
+    key = packed[COMPACT.size + type_length :] if form == _COMPACT_WITH_KEY else None
     name = stream.hex()
     metadata = Metadata(
         id=f"{name}-{number}", source=source_of(stream), type=type, time=time, number=number, stream=name
@@ -88,9 +88,9 @@ def unpack(packed: bytes) -> tuple[Metadata, bytes | None]:
 
 def packed_key(packed: bytes) -> bytes | None:
     """The key inside a compact form, if there is one."""
-    if packed[0] != _COMPACT_WITH_KEY or len(packed) < _HEAD.size:
+    if packed[0] != _COMPACT_WITH_KEY or len(packed) < COMPACT.size:
         return None
-    return packed[_HEAD.size + packed[_HEAD.size - 1] :]
+    return packed[COMPACT.size + packed[COMPACT.size - 1] :]
 
 
 def repack(attributes: Mapping[str, str]) -> bytes:

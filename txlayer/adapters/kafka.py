@@ -57,6 +57,7 @@ class KafkaBus(BusBase):
             message_bytes=cluster.message_bytes,
             cloudevents=options.cloudevents,
         )
+        self._send_plain = self._outbox.send_plain
         self._max_payload = self._capabilities.max_payload or 0
 
     @property
@@ -84,7 +85,7 @@ class KafkaBus(BusBase):
         if len(payload) > self._max_payload:
             raise self._too_large(payload)
         if headers is None and not self._cloudevents:
-            return self._outbox.send_plain(topic, payload, key, type)
+            return self._send_plain(topic, payload, key, type)
         return self._outbox.send(topic, payload, headers, key, type)
 
     def announce(self, key: str, value: bytes | None) -> Receipt:

@@ -39,11 +39,12 @@ class EventFeed(Feed):
 
     def take(self, messages: Sequence[Message]) -> None:
         topic, window = self._topic, self._window
+        beside: dict[str, str]
         deliveries = []
         for message in messages:
             headers: Any = message.headers()
             if headers is not None and len(headers) == 1 and headers[0][0] == _PACKED:
-                beside, packed = None, headers[0][1]
+                beside, packed = {}, headers[0][1]
             else:
                 beside, packed = _read(headers)
             delivery = Delivery(topic, message.value() or b"", message.key(), beside, packed, CLOUD_PREFIX, message)
@@ -71,13 +72,11 @@ class EventFeed(Feed):
         self.safe = released[-1].token + 1
 
 
-def _read(headers: Headers | None) -> tuple[dict[str, str] | None, bytes | None]:
+def _read(headers: Headers | None) -> tuple[dict[str, str], bytes | None]:
     """User headers as text, and the compact metadata if they are there."""
-    if not headers:
-        return None, None
     beside: dict[str, str] = {}
     packed = None
-    for name, value in headers:
+    for name, value in headers or ():
         data = value.encode() if isinstance(value, str) else value or b""
         if name == _PACKED:
             packed = data

@@ -43,8 +43,10 @@ _CONSUMER: Mapping[str, Any] = {
     "allow.auto.create.topics": False,
 }
 _PRODUCER_DEFAULTS: Mapping[str, Any] = {"linger.ms": 1}
-# A partition added at run-time waits for the fetch in flight, which the broker holds for this long.
-_CONSUMER_DEFAULTS: Mapping[str, Any] = {"fetch.wait.max.ms": 20}
+_CONSUMER_DEFAULTS: Mapping[str, Any] = {
+    "fetch.wait.max.ms": 20,  # a partition added at run-time waits for the fetch in flight, held this long
+    "fetch.queue.backoff.ms": 5,  # with its default of 1 s a reader that was caught up with idles after each 100,000
+}
 _IDENTITIES = ("group.id", "group.instance.id", "transactional.id")
 _OWNED = frozenset({*_PRODUCER, *_CONSUMER, *_IDENTITIES, "enable.partition.eof"})
 

@@ -22,7 +22,7 @@ from txlayer.adapters.kafka_names import check_topic, partition_of
 from txlayer.adapters.kafka_topics import KafkaTopics, Partitions
 from txlayer.adapters.streams import Stream, Streams
 from txlayer.errors import Closed, PayloadTooLarge, PublishFailed, TxLayerError
-from txlayer.metadata import pack
+from txlayer.metadata import COMPACT
 from txlayer.receipt import Receipt
 
 Headers = list[tuple[str, str | bytes | None]]
@@ -34,9 +34,9 @@ RECORD_BYTES = 128
 _HEADER_BYTES = 10
 SERVE_EVERY = 64
 """Events after which a publisher serves delivery reports himself."""
-BURST = 32
-"""More events than these in `BURST_SECONDS`, and the publisher does it."""
-BURST_SECONDS = 0.002
+BURST = 64
+"""More events than these under way, and publishers do most of it."""
+BURST_SECONDS = 0.005
 IDLE_SECONDS = 0.02
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
@@ -103,9 +103,10 @@ class KafkaOutbox:
         self.producer = producer
         self._produce = producer.produce
         self._serve = producer.poll
-        self._handed_over = 0
-        self.routes: dict[str, Route] = {}
-        self.order = threading.Lock()
+        self._routes: dict[str, Route] = {}
+        self._open: dict[str, Route] = {}
+        """Those with nothing waiting: their events leave at once."""
+        self._order = threading.Lock()
         """Held while an event is numbered and handed over, so that numbers are in the order of the log."""
         self._topics = topics
         self._streams = streams
@@ -113,36 +114,32 @@ class KafkaOutbox:
         self._message_bytes = message_bytes
         self._cloudevents = cloudevents
         self._waiting_bytes = 0
-        self._idle = threading.Condition(self.order)
+        self._idle = threading.Condition(self._order)
         self._stopped = threading.Event()
         self._poller = threading.Thread(target=self._poll, name="txlayer-kafka-poll", daemon=True)
         self._poller.start()
 
     def send_plain(self, topic: str, payload: bytes, key: bytes | None, type: str) -> Receipt:
-        """`send` for an event without headers, as quickly as it goes."""
-        kind = type.encode()
+        """`send` for an event without headers in the compact form: the path of nearly all, written out."""
         receipt = KafkaReceipt()
-        with self.order:
-            route = self.routes.get(topic)
-            if route is None or route.waiting or not route.streams:
-                serve = None
-            else:
+        with self._order:
+            route = self._open.get(topic)
+            if route is not None:
                 partition = route.default if key is None else crc32(key) % route.partitions
                 stream = route.streams[partition]
                 number = stream.number + 1
-                headers: Headers = [(PACKED, pack(stream.id, number, time_ns() // 1000, kind))]
+                kind = type.encode() if type else b""
+                packed = COMPACT.pack(1, stream.id, number, time_ns() // 1000, len(kind)) + kind
                 try:
-                    self._produce(topic, payload, key, partition, receipt, None, 0, headers)
+                    self._produce(topic, payload, key, partition, receipt, None, 0, [(PACKED, packed)])
                 except BufferError:
                     raise buffer_full(self._buffer_bytes, self._buffer_bytes) from None
                 except KafkaException as exc:
-                    raise self.refused(exc) from exc
+                    raise self._refused(exc) from exc
                 stream.number = number
-                self._handed_over += 1
-                serve = self._handed_over % SERVE_EVERY == 0
-        if serve is None:
+        if route is None:
             return self.send(topic, payload, None, key, type)
-        if serve:
+        if not number % SERVE_EVERY:
             self._serve(0)
         return receipt
 
@@ -159,16 +156,16 @@ class KafkaOutbox:
         """Take an event of any topic; it leaves at once if the topic is known."""
         size = self._size(payload, key, headers)
         event = Event(payload, key, headers, type, time.time_ns() // 1000, KafkaReceipt(), size)
-        with self.order:
-            route = self.routes.get(topic)
-            if route is not None and route.streams and not route.waiting:
-                self._hand_over(route, event)
+        with self._order:
+            if (ready := self._open.get(topic)) is not None:
+                self._hand_over(ready, event)
                 return event.receipt
             if self._waiting_bytes + size > self._buffer_bytes:
                 raise buffer_full(self._waiting_bytes, self._buffer_bytes)
+            route = self._routes.get(topic)
             if route is None:
                 check_topic(topic)
-                route = self.routes[topic] = Route(topic)
+                route = self._routes[topic] = Route(topic)
             asked = bool(route.waiting)
             route.waiting.append(event)
             self._waiting_bytes += size
@@ -178,7 +175,7 @@ class KafkaOutbox:
 
     def stream(self, topic: str) -> Stream:
         """The stream of this publisher's events without a key."""
-        route = self.routes[topic]
+        route = self._routes[topic]
         return route.streams[route.default]
 
     def flush(self, timeout: float) -> None:
@@ -187,8 +184,8 @@ class KafkaOutbox:
         with self._idle:
             self._idle.wait_for(lambda: not self._waiting_bytes, timeout)
         self.producer.flush(max(0.0, deadline - time.monotonic()))
-        with self.order:
-            for route in self.routes.values():
+        with self._order:
+            for route in self._routes.values():
                 self._fail_waiting(route, Closed("the bus was closed before the broker was back"))
         if len(self.producer):
             self.producer.purge(in_queue=True, in_flight=True)
@@ -199,23 +196,20 @@ class KafkaOutbox:
     def _poll(self) -> None:
         """Serves delivery reports, which only complete receipts: no application code runs here.
 
-        While somebody publishes without a pause this thread sleeps and the publisher serves them himself now and then:
-        two threads that take the interpreter from each other for every event would halve the rate.
+        While much is under way this thread mostly sleeps, and publishers serve the reports now and then: two threads
+        that take the interpreter from each other for every event would halve the rate.
         """
-        before = 0
         while not self._stopped.is_set():
-            now = self._handed_over
-            if now - before > BURST:
-                before = now
-                self._stopped.wait(BURST_SECONDS)
+            if len(self.producer) > BURST:
+                time.sleep(BURST_SECONDS)
+                self._serve(0)
             else:
-                before = now
                 self._serve(IDLE_SECONDS)
 
     def open(self, route: Route, found: Partitions) -> None:
         """The topic is known, or cannot be had."""
         error = found.exception()
-        with self.order:
+        with self._order:
             if error is not None:
                 failure = error if isinstance(error, TxLayerError) else PublishFailed(str(error))
                 self._fail_waiting(route, failure)
@@ -235,6 +229,7 @@ class KafkaOutbox:
                     event.receipt.complete(exc)
                 route.waiting.popleft()
                 self._waiting_bytes -= event.size
+            self._open[route.topic] = route
             self._idle.notify_all()
 
     def _fail_waiting(self, route: Route, error: TxLayerError) -> None:
@@ -260,7 +255,7 @@ class KafkaOutbox:
         except BufferError:
             raise buffer_full(self._buffer_bytes, self._buffer_bytes) from None
         except KafkaException as exc:
-            raise self.refused(exc) from exc
+            raise self._refused(exc) from exc
         if event.type is not None:
             stream.number += 1
 
@@ -286,7 +281,7 @@ class KafkaOutbox:
             raise too_large(size, self._message_bytes)
         return size
 
-    def refused(self, exc: KafkaException) -> TxLayerError:
+    def _refused(self, exc: KafkaException) -> TxLayerError:
         """What the producer says to an event that it does not take."""
         error = exc.args[0]
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:

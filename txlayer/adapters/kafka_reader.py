@@ -146,6 +146,10 @@ class KafkaReader:
 
     def _sort(self, batch: list[Message]) -> None:
         """Give each partition its messages, in order."""
+        if len(self._partitions) == 1 and not any(message.error() for message in batch):
+            [only] = self._partitions.values()
+            self._feed(only, batch)
+            return
         groups: dict[Place, list[Message]] = {}
         for message in batch:
             if message.error() is not None:

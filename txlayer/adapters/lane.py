@@ -60,6 +60,8 @@ class Lane:
         self._running = 0
         self._wanted: Callable[[str], bool] | None = None
         self._closing = threading.Event()
+        self._closed = False
+        """The same, quicker to ask."""
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._thread = threading.Thread(target=self._run, name=f"txlayer-lane-{options.name}", daemon=True)
@@ -89,6 +91,7 @@ class Lane:
     def close(self, timeout: float = 5.0) -> None:
         """Let the running handler finish, up to `timeout`; what is queued behind it stays unacknowledged."""
         self._closing.set()
+        self._closed = True
         with self._lock:
             self._queue.clear()
             self._wake.notify()
@@ -114,26 +117,29 @@ class Lane:
             self._on_low()
 
     def _handle_batch(self, batch: list[Delivery]) -> None:
-        see, handler, stats = self._tracker.see, self._options.handler, self.stats
+        handler, stats, name = self._options.handler, self.stats, self._options.name
+        see, see_packed = self._tracker.see, self._tracker.see_packed
         auto = self._options.ack is Ack.AUTO
         for delivery in batch:
-            if self._closing.is_set():
+            if self._closed:
                 return
             if self._wanted is not None and not self._wanted(delivery.topic):
                 delivery.ack()
                 continue
-            position = delivery.position
-            if position is not None:
-                seen = see(position)
-                if seen is True:
-                    stats.duplicates += 1
-                    if auto:  # handled before, or dead-lettered: only the acknowledgement was lost
-                        delivery.ack()
-                        continue
-                    delivery.redelivered = True
-                elif seen is not False:
-                    self._report_gap(Gap(delivery.topic, position[0].hex(), *seen))
-            if delivery.headers and delivery.headers.get(REPLAY_FOR, self._options.name) != self._options.name:
+            if delivery.packed:
+                seen = see_packed(delivery.packed)
+            else:
+                position = delivery.position
+                seen = see(position) if position is not None else False
+            if seen is True:
+                stats.duplicates += 1
+                if auto:  # handled before, or dead-lettered: only the acknowledgement was lost
+                    delivery.ack()
+                    continue
+                delivery.redelivered = True
+            elif seen is not False:
+                self._report_gap(self._gap(delivery, *seen))
+            if delivery.headers and delivery.headers.get(REPLAY_FOR, name) != name:
                 delivery.ack()
                 continue
             try:
@@ -144,6 +150,11 @@ class Lane:
             stats.handled += 1
             if auto:
                 delivery.ack()
+
+    def _gap(self, delivery: Delivery, first: int, last: int) -> Gap:
+        position = delivery.position
+        assert position is not None
+        return Gap(delivery.topic, position[0].hex(), first, last)
 
     def _report_gap(self, gap: Gap) -> None:
         self.stats.missing += gap.last - gap.first + 1
