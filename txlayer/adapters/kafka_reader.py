@@ -25,6 +25,9 @@ from txlayer.errors import BrokerUnreachable, Closed, SubscribeFailed
 _logger = logging.getLogger(__name__)
 
 BATCH = 1000
+BUSY = 50
+GATHER_SECONDS = 0.003
+"""After a batch of at least `BUSY`, how long the next one may grow: every batch wakes other threads."""
 IDLE_SECONDS = 0.02
 """How long an idle reader waits for a message before it looks for calls."""
 _ASK_SECONDS = 2.0
@@ -91,7 +94,7 @@ class KafkaReader:
         """Called again and again on the reader's thread."""
         self._partitions: dict[Place, _Partition] = {}
         self._calls: deque[tuple[Callable[[], Any], concurrent.futures.Future[Any]]] = deque()
-        self._behind = False
+        self._behind = self._busy = False
         self._room = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"txlayer-kafka-reader-{name}", daemon=True)
@@ -138,7 +141,8 @@ class KafkaReader:
             self._room.wait(IDLE_SECONDS)
             self._room.clear()
             return
-        batch = self.consumer.consume(BATCH, 0)
+        batch = self.consumer.consume(BATCH, GATHER_SECONDS if self._busy else 0)
+        self._busy = len(batch) >= BUSY
         if not batch:
             batch = self.consumer.consume(1, IDLE_SECONDS)
         if batch:
