@@ -14,7 +14,7 @@ from txlayer.connect import BusUrl, read_options
 from txlayer.errors import UsageError
 
 _count = itertools.count(1)
-_driver_log = logging.getLogger("txlayer.adapters.kafka.driver")
+_logger = logging.getLogger(f"{__name__}.driver")
 
 _SECRETS = ("password", "secret", "key.pem", "oauthbearer.config", "token")
 _CALLBACKS = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_delivery", "dr_cb", "on_commit", "log_cb", "logger"})
@@ -49,6 +49,13 @@ _CONSUMER_DEFAULTS: Mapping[str, Any] = {
 }
 _IDENTITIES = ("group.id", "group.instance.id", "transactional.id")
 _OWNED = frozenset({*_PRODUCER, *_CONSUMER, *_IDENTITIES, "enable.partition.eof"})
+
+
+class _DriverLog:
+    """Takes what librdkafka would print on stderr. It calls every attempt to reconnect an error: here it is a note."""
+
+    def log(self, level: int, message: str, *args: object) -> None:
+        _logger.log(min(level, logging.INFO), message, *args)
 
 
 class KafkaOptions(msgspec.Struct, frozen=True):
@@ -120,7 +127,7 @@ class KafkaSettings:
         return shown
 
     def _common(self, without: tuple[str, ...]) -> dict[str, Any]:
-        own = {"bootstrap.servers": self.servers, "client.id": self.client_id, "logger": _driver_log}
+        own = {"bootstrap.servers": self.servers, "client.id": self.client_id, "logger": _DriverLog()}
         given = {name: value for name, value in self._given.items() if not name.startswith(without)}
         return {**_COMMON, **given, **own}
 
