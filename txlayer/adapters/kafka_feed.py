@@ -9,7 +9,7 @@ from confluent_kafka import Message
 
 from txlayer import metadata
 from txlayer.adapters.ack_window import AckWindow
-from txlayer.adapters.kafka_outbox import CLOUD_PREFIX
+from txlayer.adapters.kafka_events import CLOUD_PREFIX
 from txlayer.adapters.kafka_reader import Feed, Place
 from txlayer.adapters.lane import Lane
 from txlayer.delivery import Delivery, Gap

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from time import time_ns
 from zlib import crc32
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
-from txlayer import metadata
 from txlayer.adapters.base import buffer_full
+from txlayer.adapters.kafka_events import PACKED, Event, KafkaReceipt, Route
 from txlayer.adapters.kafka_names import check_topic, partition_of
 from txlayer.adapters.kafka_topics import KafkaTopics, Partitions
 from txlayer.adapters.streams import Stream, Streams
@@ -25,10 +23,6 @@ from txlayer.errors import Closed, PayloadTooLarge, PublishFailed, TxLayerError
 from txlayer.metadata import COMPACT
 from txlayer.receipt import Receipt
 
-Headers = list[tuple[str, str | bytes | None]]
-
-PACKED = metadata.HEADER
-CLOUD_PREFIX = "ce_"
 RECORD_BYTES = 128
 """What Kafka adds to a batch of one record, at most, beside payload, key and headers."""
 _HEADER_BYTES = 10
@@ -38,53 +32,6 @@ BURST = 64
 """More events than these under way, and publishers do most of it."""
 BURST_SECONDS = 0.005
 IDLE_SECONDS = 0.02
-_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-
-
-class KafkaReceipt(Receipt, gc=False, eq=False):
-    """A receipt that is the producer's callback itself: nothing else is made for an event."""
-
-    def __call__(self, error: KafkaError | None, message: Message) -> None:
-        """The producer's delivery report."""
-        if error is None:  # `complete`, written out: this is on the path of every event
-            self._done = True
-            if self._listeners is not None:
-                self._notify()
-        elif error.code() in _PURGED:
-            self.complete(PublishFailed("the bus was closed before the broker acknowledged the event"))
-        else:
-            self.complete(PublishFailed(f"topic {message.topic()}: {error.str()}"))
-
-
-@dataclass(slots=True)
-class Event:
-    """An event that has no number yet."""
-
-    payload: bytes | None
-    key: bytes | None
-    headers: Mapping[str, str] | None
-    type: str | None
-    """None for a latest value, which has no number."""
-    time_us: int
-    receipt: KafkaReceipt
-    size: int
-
-
-class Route:
-    """Where the events of one topic go. Without streams it is not known yet, and they wait."""
-
-    __slots__ = ("default", "partitions", "streams", "topic", "waiting")
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-        self.partitions = 0
-        self.default = 0
-        """The partition of events without a key: one per publisher, so that they keep their order."""
-        self.streams: list[Stream] = []
-        self.waiting: deque[Event] = deque()
-
-    def partition(self, key: bytes | None) -> int:
-        return self.default if key is None else partition_of(key, self.partitions)
 
 
 class KafkaOutbox:
@@ -242,7 +189,7 @@ class KafkaOutbox:
     def _hand_over(self, route: Route, event: Event) -> None:
         partition = route.partition(event.key)
         stream = route.streams[partition]
-        headers = self._headers(stream, event) if event.type is not None else []
+        headers = event.headers_for(stream, self._cloudevents)
         try:
             self.producer.produce(
                 route.topic,
@@ -258,20 +205,6 @@ class KafkaOutbox:
             raise self._refused(exc) from exc
         if event.type is not None:
             stream.number += 1
-
-    def _headers(self, stream: Stream, event: Event) -> Headers:
-        number, type = stream.number + 1, event.type or ""
-        headers: Headers = []
-        if self._cloudevents:
-            attributes = metadata.cloud_attributes(stream.id, number, event.time_us, type)
-            headers += [(f"{CLOUD_PREFIX}{name}", value) for name, value in attributes.items()]
-            if not event.headers or "content-type" not in event.headers:
-                headers.append(("content-type", "application/octet-stream"))
-        else:
-            headers.append((PACKED, metadata.pack(stream.id, number, event.time_us, type.encode())))
-        if event.headers:
-            headers += [(name, value.encode("utf-8", "surrogateescape")) for name, value in event.headers.items()]
-        return headers
 
     def _size(self, payload: bytes | None, key: bytes | None, headers: Mapping[str, str] | None) -> int:
         size = len(payload or b"") + len(key or b"")

@@ -150,7 +150,7 @@ class KafkaReader:
 
     def _sort(self, batch: list[Message]) -> None:
         """Give each partition its messages, in order."""
-        if len(self._partitions) == 1 and not any(message.error() for message in batch):
+        if len(self._partitions) == 1 and not any(map(Message.error, batch)):
             [only] = self._partitions.values()
             self._feed(only, batch)
             return
