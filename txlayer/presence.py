@@ -121,6 +121,8 @@ class Holder:
         self.on_lost = on_lost
         self._changed = threading.Condition()
         self._last: Word | None = None
+        self.before: Word | None = None
+        """The last word of the holder before this one."""
         self._heard = self._claiming = self._confirmed = self._lost = self._left = False
         self._said: Receipt | None = None
         self._cancel_beat: Callable[[], None] = lambda: None
@@ -146,7 +148,7 @@ class Holder:
             if must_listen(last, self._mine.identity) and self._changed.wait_for(lambda: self._heard, SILENCE):
                 self._watch.close()
                 raise NameTaken(f"{self._key} is held by a living process (incarnation {last and last.incarnation})")
-            last = self._last = decode(self._watch.snapshot().get(self._key))
+            last = self._last = self.before = decode(self._watch.snapshot().get(self._key))
             self._mine = msgspec.structs.replace(self._mine, epoch=last.epoch + 1 if last else 1)
             # From here on, not only from our own word on: whoever enters in between has the same epoch and was first.
             self._claiming = True
@@ -224,6 +226,11 @@ class Holder:
             self.on_lost()
 
 
+def _is_older(word: Word, known: Word) -> bool:
+    """A last will repeats the beat of the entry, so only the words of the living are compared by it."""
+    return word.epoch < known.epoch or (word.alive and word.nonce == known.nonce and word.beat < known.beat)
+
+
 class Roster:
     """Everybody's presence, as seen from here. `on_change` hears of each site that enters, changes or dies."""
 
@@ -281,10 +288,8 @@ class Roster:
                 self._fresh.discard(name)
                 return
             known = self._words.get(name)
-            if known is not None and word.epoch < known.epoch:
-                return  # the late word of an earlier life
-            if word == known:
-                return  # the bus showed it again, which is no sign of life
+            if known is not None and (word == known or _is_older(word, known)):
+                return  # shown again, which is no sign of life, or the late word of an earlier life
             if known is not None:
                 self._fresh.add(name)
             self._words[name] = word

@@ -142,7 +142,7 @@ class Router:
         properties = message.properties
         text = properties.metadata if isinstance(properties, PackedProperties) else None
         if text is not None:
-            return _with_key(Delivery(topic, payload, None, None, metadata.from_text(text), "", message))
+            return _with_key(Delivery(topic, payload, None, {}, metadata.from_text(text), "", message))
         pairs: list[tuple[str, str]] | None = getattr(properties, "UserProperty", None)
         if not pairs:
             return Delivery(topic, payload, native=message)
