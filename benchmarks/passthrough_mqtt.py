@@ -78,10 +78,14 @@ def _subscribe(url: str, topic: str, ready: Any, seen: Any) -> None:
 def _raw_client(url: str) -> Client:
     client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
     client.max_inflight_messages_set(100)
-    client.on_socket_open = lambda _, __, sock: sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # type: ignore[union-attr]
+    client.on_socket_open = _no_delay
     parts = urlsplit(url)
     client.connect(parts.hostname or "", parts.port or 1883)
     return client
+
+
+def _no_delay(_: Client, __: object, sock: Any) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _raw_publish(url: str, topic: str, events: int, pause: float) -> None:

@@ -226,6 +226,11 @@ class Holder:
             self.on_lost()
 
 
+def _is_older(word: Word, known: Word) -> bool:
+    """A last will repeats the beat of the entry, so only the words of the living are compared by it."""
+    return word.epoch < known.epoch or (word.alive and word.nonce == known.nonce and word.beat < known.beat)
+
+
 class Roster:
     """Everybody's presence, as seen from here. `on_change` hears of each site that enters, changes or dies."""
 
@@ -241,6 +246,8 @@ class Roster:
         self._started = time.monotonic()
         self._ticker = Ticker("roster")
         self._watch = values.watch(SITES, self._on_word)
+        for key, value in sorted(self._watch.snapshot().items()):
+            self._on_word(key, value)  # the watch's own thread may not have got to them yet
         self._ticker.every(BEAT / 2, self._report)
 
     def sites(self) -> list[SiteView]:
@@ -281,10 +288,8 @@ class Roster:
                 self._fresh.discard(name)
                 return
             known = self._words.get(name)
-            if known is not None and word.epoch < known.epoch:
-                return  # the late word of an earlier life
-            if word == known:
-                return  # the bus showed it again, which is no sign of life
+            if known is not None and (word == known or _is_older(word, known)):
+                return  # shown again, which is no sign of life, or the late word of an earlier life
             if known is not None:
                 self._fresh.add(name)
             self._words[name] = word

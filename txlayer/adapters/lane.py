@@ -57,9 +57,12 @@ class Lane:
         self._high_water = high_water
         self._on_low = on_low
         self._queue: list[Delivery] = []
+        self._gaps: list[Gap] = []
         self._running = 0
         self._wanted: Callable[[str], bool] | None = None
         self._closing = threading.Event()
+        self._closed = False
+        """The same, quicker to ask."""
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._thread = threading.Thread(target=self._run, name=f"txlayer-lane-{options.name}", daemon=True)
@@ -76,6 +79,12 @@ class Lane:
                 self._wake.notify()
             self._queue.extend(deliveries)
 
+    def report(self, gap: Gap) -> None:
+        """The adapter itself knows that events never come; `on_gap` hears of it before those queued after it."""
+        with self._lock:
+            self._gaps.append(gap)
+            self._wake.notify()
+
     def keep_only(self, wanted: Callable[[str], bool]) -> None:
         """Do not hand over, but acknowledge, what is queued or comes late of other topics."""
         self._wanted = wanted
@@ -83,6 +92,7 @@ class Lane:
     def close(self, timeout: float = 5.0) -> None:
         """Let the running handler finish, up to `timeout`; what is queued behind it stays unacknowledged."""
         self._closing.set()
+        self._closed = True
         with self._lock:
             self._queue.clear()
             self._wake.notify()
@@ -94,37 +104,43 @@ class Lane:
     def _run(self) -> None:
         while True:
             with self._lock:
-                while not self._queue and not self._closing.is_set():
+                while not self._queue and not self._gaps and not self._closing.is_set():
                     self._wake.wait()
                 batch, self._queue = self._queue, []
+                gaps, self._gaps = self._gaps, []
                 self._running = len(batch)
             if self._closing.is_set():
                 return
+            for gap in gaps:
+                self._report_gap(gap)
             self._handle_batch(batch)
             self._running = 0
             self._on_low()
 
     def _handle_batch(self, batch: list[Delivery]) -> None:
-        see, handler, stats = self._tracker.see, self._options.handler, self.stats
+        handler, stats, name = self._options.handler, self.stats, self._options.name
+        see, see_packed = self._tracker.see, self._tracker.see_packed
         auto = self._options.ack is Ack.AUTO
         for delivery in batch:
-            if self._closing.is_set():
+            if self._closed:
                 return
             if self._wanted is not None and not self._wanted(delivery.topic):
                 delivery.ack()
                 continue
-            position = delivery.position
-            if position is not None:
-                seen = see(position)
-                if seen is True:
-                    stats.duplicates += 1
-                    if auto:  # handled before, or dead-lettered: only the acknowledgement was lost
-                        delivery.ack()
-                        continue
-                    delivery.redelivered = True
-                elif seen is not False:
-                    self._report_gap(delivery, *seen)
-            if delivery.headers and delivery.headers.get(REPLAY_FOR, self._options.name) != self._options.name:
+            if delivery.packed:
+                seen = see_packed(delivery.packed)
+            else:
+                position = delivery.position
+                seen = see(position) if position is not None else False
+            if seen is True:
+                stats.duplicates += 1
+                if auto:  # handled before, or dead-lettered: only the acknowledgement was lost
+                    delivery.ack()
+                    continue
+                delivery.redelivered = True
+            elif seen is not False:
+                self._report_gap(self._gap(delivery, *seen))
+            if delivery.headers and delivery.headers.get(REPLAY_FOR, name) != name:
                 delivery.ack()
                 continue
             try:
@@ -136,12 +152,14 @@ class Lane:
             if auto:
                 delivery.ack()
 
-    def _report_gap(self, delivery: Delivery, first: int, last: int) -> None:
+    def _gap(self, delivery: Delivery, first: int, last: int) -> Gap:
         position = delivery.position
         assert position is not None
-        gap = Gap(delivery.topic, position[0].hex(), first, last)
-        self.stats.missing += last - first + 1
-        _logger.warning("topic %s: events %d to %d of stream %s never came", gap.topic, first, last, gap.stream)
+        return Gap(delivery.topic, position[0].hex(), first, last)
+
+    def _report_gap(self, gap: Gap) -> None:
+        self.stats.missing += gap.last - gap.first + 1
+        _logger.warning("topic %s: events %d to %d of stream %s never came", gap.topic, gap.first, gap.last, gap.stream)
         if self._options.on_gap is not None:
             try:
                 self._options.on_gap(gap)

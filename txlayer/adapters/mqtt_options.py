@@ -13,7 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from txlayer.adapters.mqtt_socket import BufferedClient
+from txlayer.adapters.mqtt_client import QuickClient
 from txlayer.connect import BusUrl, read_options
 from txlayer.errors import UsageError
 
@@ -111,10 +111,10 @@ def check_own_client(client: Client) -> None:
 def make_client(endpoint: Endpoint, options: MqttOptions, client_id: str, durable: bool) -> Client:
     """A paho client as every session of ours needs it."""
     if options.protocol == "5":
-        client = BufferedClient(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTProtocolVersion.MQTTv5)
+        client = QuickClient(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTProtocolVersion.MQTTv5)
     else:
         # Without an expiry a session of an unnamed subscription would stay at the broker for ever.
-        client = BufferedClient(CallbackAPIVersion.VERSION2, client_id, clean_session=not durable)
+        client = QuickClient(CallbackAPIVersion.VERSION2, client_id, clean_session=not durable)
     if endpoint.user is not None:
         client.username_pw_set(endpoint.user, endpoint.password)
     if endpoint.tls:

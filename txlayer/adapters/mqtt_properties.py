@@ -18,14 +18,14 @@ from txlayer.metadata import HEADER
 _USER_PROPERTY = b"\x26"
 _CONTENT_TYPE = b"\x03"
 _LENGTH = struct.Struct(">H")
-_TX = _USER_PROPERTY + _LENGTH.pack(len(HEADER)) + HEADER.encode()
+METADATA_PREFIX = _USER_PROPERTY + _LENGTH.pack(len(HEADER)) + HEADER.encode()
 
 
-class PackedProperties(Properties):
-    """Properties that are packed already."""
+class PreparedProperties(Properties):
+    """Properties to send, packed already."""
 
     def __init__(self, content: bytes) -> None:
-        object.__setattr__(self, "packed", _varint(len(content)) + content)
+        object.__setattr__(self, "packed", varint(len(content)) + content)
 
     def pack(self) -> bytes:
         packed: bytes = object.__getattribute__(self, "packed")
@@ -35,24 +35,24 @@ class PackedProperties(Properties):
         return "[packed]"
 
 
-def compact(text: bytes, headers: Mapping[str, str] | None) -> PackedProperties:
+def compact(text: bytes, headers: Mapping[str, str] | None) -> PreparedProperties:
     """One property with the metadata, then the application's headers."""
-    content = _TX + _LENGTH.pack(len(text)) + text
+    content = METADATA_PREFIX + _LENGTH.pack(len(text)) + text
     if not headers:
-        return PackedProperties(content)
+        return PreparedProperties(content)
     if HEADER in headers:
         raise UsageError(f"a header named {HEADER!r} is the layer's own: take another name")
-    return PackedProperties(content + _pairs(headers))
+    return PreparedProperties(content + _pairs(headers))
 
 
-def cloud_event(attributes: Mapping[str, str], headers: Mapping[str, str] | None) -> PackedProperties:
+def cloud_event(attributes: Mapping[str, str], headers: Mapping[str, str] | None) -> PreparedProperties:
     """The CloudEvents binding: attributes are user properties of the same name, the content type has its own place."""
     properties = {**attributes, **(headers or {})}
     content_type = properties.pop("content-type", None)
     content = _pairs(properties)
     if content_type is not None:
         content = _CONTENT_TYPE + _string(content_type) + content
-    return PackedProperties(content)
+    return PreparedProperties(content)
 
 
 def _pairs(headers: Mapping[str, str]) -> bytes:
@@ -68,7 +68,7 @@ def _string(text: str) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     if number < 128:
         return bytes((number,))
     digits = bytearray()

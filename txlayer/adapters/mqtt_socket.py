@@ -10,8 +10,6 @@ import socket
 import ssl
 from typing import Any
 
-from paho.mqtt.client import Client
-
 _READ_BYTES = 64 * 1024
 _MOST_UNSENT = 1024 * 1024
 
@@ -67,27 +65,6 @@ class BufferedSocket:
 
     def setblocking(self, flag: bool) -> None:
         self._sock.setblocking(flag)
-
-
-class BufferedClient(Client):
-    """A paho client on a buffered socket, without Nagle's algorithm, which costs 40 ms a round trip."""
-
-    def _create_socket(self) -> Any:
-        sock = super()._create_socket()
-        no_delay(sock)
-        return BufferedSocket(sock)
-
-    def _ssl_wrap_socket(self, tcp_sock: Any) -> Any:
-        """The context checks the host's name; paho leaves the socket of a failed handshake open."""
-        assert self._ssl_context is not None
-        sock = self._ssl_context.wrap_socket(tcp_sock, server_hostname=self._host, do_handshake_on_connect=False)
-        try:
-            sock.settimeout(self._connect_timeout)
-            sock.do_handshake()
-        except BaseException:
-            sock.close()
-            raise
-        return sock
 
 
 def no_delay(sock: Any) -> None:

@@ -14,6 +14,7 @@ from txlayer.adapters.base import SubscriptionBase
 from txlayer.adapters.lane import Lane
 from txlayer.adapters.latest_values import LatestValueWatch
 from txlayer.adapters.memory_broker import below
+from txlayer.adapters.mqtt_client import PackedProperties
 from txlayer.adapters.topics import check_pattern, matches, overlap
 from txlayer.delivery import Delivery
 from txlayer.errors import BusError, Closed, DecodeError, SubscribeFailed, TopicForbidden
@@ -141,11 +142,12 @@ class Router:
         if self._envelope:
             return _from_envelope(topic, payload, message)
         properties = message.properties
+        text = properties.metadata if isinstance(properties, PackedProperties) else None
+        if text is not None:
+            return _with_key(Delivery(topic, payload, None, {}, metadata.from_text(text), "", message))
         pairs: list[tuple[str, str]] | None = getattr(properties, "UserProperty", None)
         if not pairs:
             return Delivery(topic, payload, native=message)
-        if len(pairs) == 1 and pairs[0][0] == metadata.HEADER:
-            return _with_key(Delivery(topic, payload, None, None, metadata.from_text(pairs[0][1]), "", message))
         headers = dict(pairs)
         packed = headers.pop(metadata.HEADER, None)
         content_type = getattr(properties, "ContentType", None)

@@ -90,10 +90,19 @@ def test_a_restart_waits_for_its_own_port(monkeypatch: pytest.MonkeyPatch) -> No
     with SmallServer() as server:
         server.stop()
         other = socket.create_server(("127.0.0.1", server.port))
-        monkeypatch.setattr(native.time, "sleep", lambda seconds: other.close())
+        launch = server._launch
+        attempts: list[bool] = []
+
+        def launch_and_free_the_port() -> bool:
+            attempts.append(launch())
+            other.close()
+            return attempts[-1]
+
+        monkeypatch.setattr(server, "_launch", launch_and_free_the_port)
 
         server.start()
 
+        assert attempts == [False, True]
         assert connects(server)
 
 

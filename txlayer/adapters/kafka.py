@@ -1,0 +1,177 @@
+"""The Kafka bus: an idempotent producer, consumers without group membership, compacted topics for latest values.
+
+One thread polls the producer, one finds and makes topics, one reads for all subscriptions without a name, one for each
+durable name, one for all watches. None of them runs application code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Producer
+
+from txlayer.adapters.base import BusBase
+from txlayer.adapters.kafka_connect import Cluster, reach
+from txlayer.adapters.kafka_latest import KafkaDirectory, KafkaWatch, kind_of
+from txlayer.adapters.kafka_names import check_subscription, directory_topic, make_topic
+from txlayer.adapters.kafka_options import KafkaOptions, KafkaSettings, read_target
+from txlayer.adapters.kafka_outbox import RECORD_BYTES, KafkaOutbox
+from txlayer.adapters.kafka_positions import Committer, Positions
+from txlayer.adapters.kafka_reader import KafkaReader
+from txlayer.adapters.kafka_subscription import KafkaSubscription
+from txlayer.adapters.kafka_topics import KafkaTopics
+from txlayer.adapters.lane import LaneOptions
+from txlayer.adapters.streams import Stream
+from txlayer.errors import Closed, PayloadTooLarge, UsageError
+from txlayer.ports import Capabilities, WatchHandler
+from txlayer.presence import Holder
+from txlayer.receipt import Receipt
+
+
+def open_bus(target: object, options: Mapping[str, Any]) -> KafkaBus:
+    """Entry point: `kafka://user:password@host:port,host:port?option=value`, or a dict of librdkafka settings."""
+    return KafkaBus(*read_target(target, options))
+
+
+class KafkaBus(BusBase):
+    """One site's connection to a Kafka cluster."""
+
+    def __init__(self, settings: KafkaSettings, options: KafkaOptions) -> None:
+        super().__init__(settings.client_id, options.cloudevents)
+        self._settings = settings
+        self._options = options
+        self._timeout = options.connect_timeout
+        cluster = reach(settings, options.connect_timeout)
+        self._capabilities = self._limits(cluster)
+        self._topics = KafkaTopics(cluster.admin, options.partitions, options.replication, settings.redact)
+        self._positions = Positions(cluster.admin, settings.redact, self._timeout)
+        self._directory = KafkaDirectory(self._open_directory_reader, self._topics, self._positions, self._timeout)
+        self._shared: KafkaReader | None = None
+        self._producer = Producer(settings.producer(options.buffer_bytes, cluster.message_bytes))
+        self._outbox = KafkaOutbox(
+            self._producer,
+            self._topics,
+            self._streams,
+            buffer_bytes=options.buffer_bytes,
+            message_bytes=cluster.message_bytes,
+            cloudevents=options.cloudevents,
+        )
+        self._send_plain = self._outbox.send_plain
+        self._max_payload = self._capabilities.max_payload or 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
+    def native(self) -> Producer:
+        return self._producer
+
+    def topic(self, *levels: str) -> str:
+        return make_topic(*levels)
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        key: bytes | None = None,
+        type: str = "",
+    ) -> Receipt:
+        if self._closing:
+            self._check_open()
+        if len(payload) > self._max_payload:
+            raise self._too_large(payload)
+        if headers is None and not self._cloudevents:
+            return self._send_plain(topic, payload, key, type)
+        return self._outbox.send(topic, payload, headers, key, type)
+
+    def announce(self, key: str, value: bytes | None) -> Receipt:
+        if self._closed:
+            raise Closed(f"bus {self._name} is closed")
+        if value is not None and len(value) > self._max_payload:
+            raise self._too_large(value)
+        whole = key.encode("utf-8", "surrogateescape")
+        return self._outbox.send(_kind_topic(key), value, None, whole, None, compacted=True)
+
+    def watch(self, prefix: str, handler: WatchHandler | None = None) -> KafkaWatch:
+        self._check_open()
+        _kind_topic(prefix)
+        watch = self._directory.watch(prefix, handler)
+        self._remember(watch)
+        return watch
+
+    def _stream(self, topic: str) -> Stream:
+        return self._outbox.stream(topic)
+
+    def _open_subscription(
+        self, topics: Sequence[str], options: LaneOptions, holder: Holder | None
+    ) -> KafkaSubscription:
+        for topic in topics:
+            check_subscription(topic)
+        committer = None
+        if holder is None:
+            reader = self._shared_reader()
+        else:
+            committer = Committer(self._positions, options.name, self._options.recommit)
+            reader = self._open_reader(options.name, options.name)
+        lane = self._lane(options, on_low=reader.has_room)
+        durable = (options.name, holder, committer) if holder and committer else None
+        subscription = KafkaSubscription(reader, self._topics, self._positions, lane, self._timeout, durable)
+        try:
+            subscription.begin(topics, _held_before(holder))
+        except BaseException:
+            lane.close()
+            if durable is not None:
+                reader.close()
+            raise
+        reader.tick = subscription.tick if durable is not None else reader.tick
+        return subscription
+
+    def _shared_reader(self) -> KafkaReader:
+        with self._lock:
+            if self._shared is None:
+                self._shared = self._open_reader("events", f"txlayer-{self._streams.publisher.hex()}")
+            return self._shared
+
+    def _open_directory_reader(self) -> KafkaReader:
+        return self._open_reader("latest", f"txlayer-{self._streams.publisher.hex()}", tell_end=True)
+
+    def _open_reader(self, name: str, group: str, *, tell_end: bool = False) -> KafkaReader:
+        return KafkaReader(self._settings.consumer(group, tell_end=tell_end), name, self._settings.redact)
+
+    def _at_death(self, key: str, will: bytes) -> Callable[[], None]:
+        """Kafka has no last will: the heartbeats stop."""
+        return lambda: None
+
+    def _shut_down(self, timeout: float) -> None:
+        self._directory.close()
+        if self._shared is not None:
+            self._shared.close()
+        self._outbox.flush(timeout)
+        self._topics.close()
+
+    def _limits(self, cluster: Cluster) -> Capabilities:
+        order = "publisher" if self._options.partitions == 1 else "key"
+        largest = cluster.message_bytes - RECORD_BYTES
+        if self._options.max_payload is not None:
+            largest = min(largest, self._options.max_payload)
+        return Capabilities(order, True, True, True, largest)
+
+    def _too_large(self, payload: bytes) -> PayloadTooLarge:
+        return PayloadTooLarge(f"payload of {len(payload)} bytes: this bus takes at most {self._max_payload}")
+
+
+def _kind_topic(key: str) -> str:
+    kind = kind_of(key)
+    if not kind:
+        raise UsageError(f"key {key!r} of a latest value: kind/name")
+    return directory_topic(kind)
+
+
+def _held_before(holder: Holder | None) -> list[str] | None:
+    """What a durable name was subscribed to by its last holder."""
+    before = holder.before if holder is not None else None
+    return before.info.get("topics", "").split("\n") if before is not None else None

@@ -1,0 +1,84 @@
+"""Events on their way out: the receipt, the headers, the partition and its stream."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, Message
+
+from txlayer import metadata
+from txlayer.adapters.kafka_names import partition_of
+from txlayer.adapters.streams import Stream
+from txlayer.errors import PublishFailed
+from txlayer.receipt import Receipt
+
+Headers = list[tuple[str, str | bytes | None]]
+
+PACKED = metadata.HEADER
+CLOUD_PREFIX = "ce_"
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+
+
+class KafkaReceipt(Receipt, gc=False, eq=False):
+    """A receipt that is the producer's callback itself: nothing else is made for an event."""
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        """The producer's delivery report."""
+        if error is None:  # `complete`, written out: this is on the path of every event
+            self._done = True
+            if self._listeners is not None:
+                self._notify()
+        elif error.code() in _PURGED:
+            self.complete(PublishFailed("the bus was closed before the broker acknowledged the event"))
+        else:
+            self.complete(PublishFailed(f"topic {message.topic()}: {error.str()}"))
+
+
+@dataclass(slots=True)
+class Event:
+    """An event that has no number yet."""
+
+    payload: bytes | None
+    key: bytes | None
+    headers: Mapping[str, str] | None
+    type: str | None
+    """None for a latest value, which has no number."""
+    time_us: int
+    receipt: KafkaReceipt
+    size: int
+
+    def headers_for(self, stream: Stream, cloudevents: bool) -> Headers:
+        """What travels beside the payload when it is the next event of `stream`."""
+        if self.type is None:
+            return []
+        beside: Headers = []
+        if cloudevents:
+            attributes = metadata.cloud_attributes(stream.id, stream.number + 1, self.time_us, self.type)
+            beside += [(f"{CLOUD_PREFIX}{name}", value) for name, value in attributes.items()]
+            if not self.headers or "content-type" not in self.headers:
+                beside.append(("content-type", "application/octet-stream"))
+        else:
+            packed = metadata.pack(stream.id, stream.number + 1, self.time_us, self.type.encode())
+            beside.append((PACKED, packed))
+        if self.headers:
+            beside += [(name, value.encode("utf-8", "surrogateescape")) for name, value in self.headers.items()]
+        return beside
+
+
+class Route:
+    """Where the events of one topic go. Without streams it is not known yet, and they wait."""
+
+    __slots__ = ("default", "partitions", "streams", "topic", "waiting")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.partitions = 0
+        self.default = 0
+        """The partition of events without a key: one per publisher, so that they keep their order."""
+        self.streams: list[Stream] = []
+        self.waiting: deque[Event] = deque()
+
+    def partition(self, key: bytes | None) -> int:
+        return self.default if key is None else partition_of(key, self.partitions)

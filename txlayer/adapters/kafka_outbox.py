@@ -1,0 +1,239 @@
+"""What this bus sends: numbered in the order of the log, kept until the broker has it, refused when too much waits.
+
+Events of a topic that is not known yet wait here, in order, until it is found or created; all others are handed to the
+producer at once, which keeps them while the broker is away.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from time import time_ns
+from zlib import crc32
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from txlayer.adapters.base import buffer_full
+from txlayer.adapters.kafka_events import PACKED, Event, KafkaReceipt, Route
+from txlayer.adapters.kafka_names import check_topic, partition_of
+from txlayer.adapters.kafka_topics import KafkaTopics, Partitions
+from txlayer.adapters.streams import Stream, Streams
+from txlayer.errors import Closed, PayloadTooLarge, PublishFailed, TxLayerError
+from txlayer.metadata import COMPACT
+from txlayer.receipt import Receipt
+
+RECORD_BYTES = 128
+"""What Kafka adds to a batch of one record, at most, beside payload, key and headers."""
+_HEADER_BYTES = 10
+SERVE_EVERY = 64
+"""Events after which a publisher serves delivery reports himself."""
+BURST = 64
+"""More events than these under way, and publishers do most of it."""
+BURST_SECONDS = 0.005
+IDLE_SECONDS = 0.02
+
+
+class KafkaOutbox:
+    """The producer and what waits for it."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        topics: KafkaTopics,
+        streams: Streams,
+        *,
+        buffer_bytes: int,
+        message_bytes: int,
+        cloudevents: bool,
+    ) -> None:
+        self.producer = producer
+        self._produce = producer.produce
+        self._serve = producer.poll
+        self._routes: dict[str, Route] = {}
+        self._open: dict[str, Route] = {}
+        """Those with nothing waiting: their events leave at once."""
+        self._order = threading.Lock()
+        """Held while an event is numbered and handed over, so that numbers are in the order of the log."""
+        self._topics = topics
+        self._streams = streams
+        self._buffer_bytes = buffer_bytes
+        self._message_bytes = message_bytes
+        self._cloudevents = cloudevents
+        self._waiting_bytes = 0
+        self._idle = threading.Condition(self._order)
+        self._stopped = threading.Event()
+        self._poller = threading.Thread(target=self._poll, name="txlayer-kafka-poll", daemon=True)
+        self._poller.start()
+
+    def send_plain(self, topic: str, payload: bytes, key: bytes | None, type: str) -> Receipt:
+        """`send` for an event without headers in the compact form: the path of nearly all, written out."""
+        receipt = KafkaReceipt()
+        with self._order:
+            route = self._open.get(topic)
+            if route is not None:
+                partition = route.default if key is None else crc32(key) % route.partitions
+                stream = route.streams[partition]
+                number = stream.number + 1
+                kind = type.encode() if type else b""
+                packed = COMPACT.pack(1, stream.id, number, time_ns() // 1000, len(kind)) + kind
+                try:
+                    self._produce(topic, payload, key, partition, receipt, None, 0, [(PACKED, packed)])
+                except BufferError:
+                    raise buffer_full(self._buffer_bytes, self._buffer_bytes) from None
+                except KafkaException as exc:
+                    raise self._refused(exc) from exc
+                stream.number = number
+        if route is None:
+            return self.send(topic, payload, None, key, type)
+        if not number % SERVE_EVERY:
+            self._serve(0)
+        return receipt
+
+    def send(
+        self,
+        topic: str,
+        payload: bytes | None,
+        headers: Mapping[str, str] | None,
+        key: bytes | None,
+        type: str | None,
+        *,
+        compacted: bool = False,
+    ) -> Receipt:
+        """Take an event of any topic; it leaves at once if the topic is known."""
+        size = self._size(payload, key, headers)
+        event = Event(payload, key, headers, type, time.time_ns() // 1000, KafkaReceipt(), size)
+        with self._order:
+            if (ready := self._open.get(topic)) is not None:
+                self._hand_over(ready, event)
+                return event.receipt
+            if self._waiting_bytes + size > self._buffer_bytes:
+                raise buffer_full(self._waiting_bytes, self._buffer_bytes)
+            route = self._routes.get(topic)
+            if route is None:
+                check_topic(topic)
+                route = self._routes[topic] = Route(topic)
+            asked = bool(route.waiting)
+            route.waiting.append(event)
+            self._waiting_bytes += size
+        if not asked:
+            self._topics.find(topic, compacted=compacted).add_done_callback(_Open(self, route))
+        return event.receipt
+
+    def stream(self, topic: str) -> Stream:
+        """The stream of this publisher's events without a key."""
+        route = self._routes[topic]
+        return route.streams[route.default]
+
+    def flush(self, timeout: float) -> None:
+        """Wait until everything is acknowledged, up to `timeout`; then fail what is left, and stop."""
+        deadline = time.monotonic() + timeout
+        with self._idle:
+            self._idle.wait_for(lambda: not self._waiting_bytes, timeout)
+        self.producer.flush(max(0.0, deadline - time.monotonic()))
+        with self._order:
+            for route in self._routes.values():
+                self._fail_waiting(route, Closed("the bus was closed before the broker was back"))
+        if len(self.producer):
+            self.producer.purge(in_queue=True, in_flight=True)
+            self.producer.flush(1.0)
+        self._stopped.set()
+        self._poller.join(5.0)
+
+    def _poll(self) -> None:
+        """Serves delivery reports, which only complete receipts: no application code runs here.
+
+        While much is under way this thread mostly sleeps, and publishers serve the reports now and then: two threads
+        that take the interpreter from each other for every event would halve the rate.
+        """
+        while not self._stopped.is_set():
+            if len(self.producer) > BURST:
+                time.sleep(BURST_SECONDS)
+                self._serve(0)
+            else:
+                self._serve(IDLE_SECONDS)
+
+    def open(self, route: Route, found: Partitions) -> None:
+        """The topic is known, or cannot be had."""
+        error = found.exception()
+        with self._order:
+            if error is not None:
+                failure = error if isinstance(error, TxLayerError) else PublishFailed(str(error))
+                self._fail_waiting(route, failure)
+                return
+            if not route.streams:
+                route.partitions = found.result()
+                route.default = partition_of(self._streams.publisher, route.partitions)
+                route.streams = [self._streams.open() for _ in range(route.partitions)]
+            while route.waiting:
+                event = route.waiting[0]
+                try:
+                    self._hand_over(route, event)
+                except TxLayerError as exc:
+                    if exc.retriable and not self._stopped.is_set():
+                        self._idle.wait(0.01)  # lets go of the lock: others get their Backpressure meanwhile
+                        continue
+                    event.receipt.complete(exc)
+                route.waiting.popleft()
+                self._waiting_bytes -= event.size
+            self._open[route.topic] = route
+            self._idle.notify_all()
+
+    def _fail_waiting(self, route: Route, error: TxLayerError) -> None:
+        while route.waiting:
+            event = route.waiting.popleft()
+            self._waiting_bytes -= event.size
+            event.receipt.complete(PublishFailed(f"topic {route.topic}: {error}"))
+        self._idle.notify_all()
+
+    def _hand_over(self, route: Route, event: Event) -> None:
+        partition = route.partition(event.key)
+        stream = route.streams[partition]
+        headers = event.headers_for(stream, self._cloudevents)
+        try:
+            self.producer.produce(
+                route.topic,
+                event.payload,
+                event.key,
+                partition=partition,
+                on_delivery=event.receipt,
+                headers=headers,
+            )
+        except BufferError:
+            raise buffer_full(self._buffer_bytes, self._buffer_bytes) from None
+        except KafkaException as exc:
+            raise self._refused(exc) from exc
+        if event.type is not None:
+            stream.number += 1
+
+    def _size(self, payload: bytes | None, key: bytes | None, headers: Mapping[str, str] | None) -> int:
+        size = len(payload or b"") + len(key or b"")
+        for name, value in (headers or {}).items():
+            size += len(name) + len(value) + _HEADER_BYTES
+        if size + RECORD_BYTES > self._message_bytes:
+            raise too_large(size, self._message_bytes)
+        return size
+
+    def _refused(self, exc: KafkaException) -> TxLayerError:
+        """What the producer says to an event that it does not take."""
+        error = exc.args[0]
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return PayloadTooLarge(f"the event with its headers is over the {self._message_bytes} bytes of the broker")
+        return PublishFailed(f"the producer refused the event: {error.str()}")
+
+
+class _Open:
+    """What the search for a topic calls in the end."""
+
+    __slots__ = ("_outbox", "_route")
+
+    def __init__(self, outbox: KafkaOutbox, route: Route) -> None:
+        self._outbox = outbox
+        self._route = route
+
+    def __call__(self, found: Partitions) -> None:
+        self._outbox.open(self._route, found)
+
+
+def too_large(size: int, limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"event of {size} bytes with key and headers: the broker takes at most {limit} per record")

@@ -1,0 +1,316 @@
+"""A consumer and its thread: reads partitions from given positions and feeds what it reads to those who want it.
+
+There is no group membership: partitions are assigned, so that nothing is ever rebalanced. Several feeds may read one
+partition, each from its own position; a message below a feed's position is not for it. A feed that is full is left
+behind, and the reader goes back to its position when it has room again, so that it does not hold up the others.
+
+The driver lets only one thread use a consumer at a time and makes the others wait, so everything that touches the
+consumer runs on the reader's thread; others leave a call for it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from txlayer.errors import BrokerUnreachable, Closed, SubscribeFailed
+
+_logger = logging.getLogger(__name__)
+
+BATCH = 1000
+BUSY = 50
+GATHER_SECONDS = 0.003
+"""After a batch of at least `BUSY`, how long the next one may grow: every batch wakes other threads."""
+IDLE_SECONDS = 0.02
+"""How long an idle reader waits for a message before it looks for calls."""
+_ASK_SECONDS = 2.0
+_FAR = 1000
+"""Messages that are rather read again than skipped by a seek."""
+
+Place = tuple[str, int]
+"""(topic, partition)"""
+_T = TypeVar("_T")
+
+
+class Feed(ABC):
+    """Somebody's place in one partition. All of it is called on the reader's thread."""
+
+    def __init__(self, next: int) -> None:
+        self.next = next
+        """The offset that it wants next."""
+        self.behind = False
+        """It was full and is left behind."""
+
+    @property
+    @abstractmethod
+    def full(self) -> bool:
+        """It has no room for more."""
+
+    @abstractmethod
+    def take(self, messages: Sequence[Message]) -> None:
+        """These come next."""
+
+    @abstractmethod
+    def lose(self, first: int, last: int) -> None:
+        """The log begins later than its position: these offsets are gone."""
+
+    @abstractmethod
+    def fail(self, error: Exception) -> None:
+        """It cannot be read."""
+
+    @abstractmethod
+    def reach_end(self, offset: int) -> None:
+        """All that the log has was taken, up to `offset`; only told by a reader that was asked to."""
+
+
+class _Partition:
+    __slots__ = ("feeds", "paused", "position")
+
+    def __init__(self, position: int) -> None:
+        self.feeds: list[Feed] = []
+        self.position = position
+        self.paused = False
+
+
+class KafkaReader:
+    """One consumer, one thread."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        name: str,
+        describe: Callable[[object], str],
+    ) -> None:
+        self.consumer = Consumer({**settings, "error_cb": self._on_error})
+        self._describe = describe
+        self.tick: Callable[[], None] = lambda: None
+        """Called again and again on the reader's thread."""
+        self._partitions: dict[Place, _Partition] = {}
+        self._calls: deque[tuple[Callable[[], Any], concurrent.futures.Future[Any]]] = deque()
+        self._behind = self._busy = False
+        self._room = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"txlayer-kafka-reader-{name}", daemon=True)
+        self._thread.start()
+
+    def attach(self, feeds: Mapping[Place, Feed], timeout: float) -> None:
+        """Begin to feed, each from its position; the reader has the topics when it returns."""
+        self._call(lambda: self._attach(feeds), timeout)
+
+    def detach(self, feeds: Mapping[Place, Feed], timeout: float) -> None:
+        """Nothing more is given to these."""
+        self._call(lambda: self._detach(feeds), timeout)
+
+    def has_room(self) -> None:
+        """A feed that was full may have room again; from any thread."""
+        if self._behind:
+            self._room.set()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stopping = True
+        self._room.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_ASK_SECONDS + 3.0)
+
+    # -- on the reader's thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._step()
+            except KafkaException as exc:
+                _logger.warning("reading from Kafka: %s", self._describe(exc.args[0]))
+                self._room.wait(IDLE_SECONDS)
+        self.consumer.close()
+        while self._calls:
+            self._calls.popleft()[1].set_exception(Closed("the reader is closed"))
+
+    def _step(self) -> None:
+        while self._calls:
+            self._answer(*self._calls.popleft())
+        self.tick()
+        if self._behind and not self._catch_up():
+            self._room.wait(IDLE_SECONDS)
+            self._room.clear()
+            return
+        batch = self.consumer.consume(BATCH, GATHER_SECONDS if self._busy else 0)
+        self._busy = len(batch) >= BUSY
+        if not batch:
+            batch = self.consumer.consume(1, IDLE_SECONDS)
+        if batch:
+            self._sort(batch)
+
+    def _sort(self, batch: list[Message]) -> None:
+        """Give each partition its messages, in order."""
+        if len(self._partitions) == 1 and not any(map(Message.error, batch)):
+            [only] = self._partitions.values()
+            self._feed(only, batch)
+            return
+        groups: dict[Place, list[Message]] = {}
+        for message in batch:
+            if message.error() is not None:
+                self._on_bad_message(message)
+                continue
+            place = (message.topic(), message.partition())
+            group = groups.get(place)  # type: ignore[arg-type]
+            if group is None:
+                groups[place] = [message]  # type: ignore[index]
+            else:
+                group.append(message)
+        for place, messages in groups.items():
+            partition = self._partitions.get(place)
+            if partition is not None:
+                self._feed(partition, messages)
+
+    def _feed(self, partition: _Partition, messages: list[Message]) -> None:
+        first, end = _offset(messages[0]), _offset(messages[-1]) + 1
+        partition.position = end
+        for feed in partition.feeds:
+            if feed.behind or end <= feed.next:
+                continue
+            wanted = messages if first >= feed.next else [m for m in messages if _offset(m) >= feed.next]
+            feed.next = end
+            feed.take(wanted)
+            if feed.full:
+                feed.behind = self._behind = True
+
+    def _catch_up(self) -> bool:
+        """See who has room again, and go where the first of them stands. False when nobody has room."""
+        self._behind = False
+        some = not self._partitions
+        for partition in self._partitions.values():
+            for feed in partition.feeds:
+                if feed.behind and not feed.full:
+                    feed.behind = False
+                self._behind = self._behind or feed.behind
+                some = some or not feed.behind
+        if some:  # otherwise there is nothing to stop: the reader itself waits
+            for place, partition in self._partitions.items():
+                self._go_to_first(place, partition)
+        return some
+
+    def _go_to_first(self, place: Place, partition: _Partition) -> None:
+        active = [feed.next for feed in partition.feeds if not feed.behind]
+        here = TopicPartition(*place)
+        if not active:
+            if not partition.paused:
+                self.consumer.pause([here])
+                partition.paused = True
+            return
+        if partition.paused:
+            self.consumer.resume([here])
+            partition.paused = False
+        first = min(active)
+        if first < partition.position or first > partition.position + _FAR:
+            self.consumer.seek(TopicPartition(*place, first))
+            partition.position = first
+
+    def _attach(self, feeds: Mapping[Place, Feed]) -> None:
+        new = []
+        for place, feed in feeds.items():
+            partition = self._partitions.get(place)
+            if partition is None:
+                partition = self._partitions[place] = _Partition(feed.next)
+                new.append(TopicPartition(*place, feed.next))
+            partition.feeds.append(feed)
+            if feed.next < partition.position or partition.paused:
+                self._behind = True  # it has to go back
+        if new:
+            self._learn({place.topic for place in new})
+            self.consumer.incremental_assign(new)
+
+    def _learn(self, topics: Collection[str]) -> None:
+        """A consumer that does not know a topic yet takes a second to ask for it by itself."""
+        if len(topics) > 5:
+            self.consumer.list_topics(timeout=_ASK_SECONDS)
+            return
+        for topic in sorted(topics):
+            self.consumer.list_topics(topic, timeout=_ASK_SECONDS)
+
+    def _detach(self, feeds: Mapping[Place, Feed]) -> None:
+        gone = []
+        for place, feed in feeds.items():
+            partition = self._partitions.get(place)
+            if partition is None or feed not in partition.feeds:
+                continue
+            partition.feeds.remove(feed)
+            if partition.feeds:
+                self._behind = True
+            else:
+                del self._partitions[place]
+                gone.append(TopicPartition(*place))
+        if gone:
+            self.consumer.incremental_unassign(gone)
+
+    def _on_bad_message(self, message: Message) -> None:
+        error, topic, number = message.error(), message.topic(), message.partition()
+        assert error is not None
+        place = (topic or "", -1 if number is None else number)
+        partition = self._partitions.get(place)
+        if partition is None:
+            return
+        if error.code() == KafkaError._PARTITION_EOF:
+            for feed in partition.feeds:
+                feed.reach_end(_offset(message))
+        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            self._find_position(place, partition)
+        elif error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED):
+            for feed in partition.feeds:
+                feed.fail(SubscribeFailed(f"topic {topic}: {error.str()}"))
+        else:
+            _logger.warning("reading %s: %s", topic, self._describe(error))
+
+    def _find_position(self, place: Place, partition: _Partition) -> None:
+        """The position is gone: retention has removed it, or the topic was deleted and made again."""
+        here = TopicPartition(*place)
+        low, high = self.consumer.get_watermark_offsets(here, timeout=_ASK_SECONDS)
+        for feed in partition.feeds:
+            if feed.next < low:
+                feed.lose(feed.next, low - 1)
+            elif feed.next > high:
+                _logger.warning("%s/%d: the log was replaced by one that is shorter; reading all of it", *place)
+            else:
+                continue
+            feed.next = low
+        self.consumer.incremental_unassign([here])
+        partition.position = min(feed.next for feed in partition.feeds)
+        partition.paused = False
+        self.consumer.incremental_assign([TopicPartition(*place, partition.position)])
+
+    def _on_error(self, error: KafkaError) -> None:
+        _logger.info("Kafka consumer: %s", self._describe(error))
+
+    # -- calls from other threads --------------------------------------------------------------------------------------
+
+    def _call(self, function: Callable[[], _T], timeout: float) -> _T:
+        if self._thread is threading.current_thread():
+            return function()
+        future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+        self._calls.append((function, future))
+        self._room.set()
+        if self._stopping and not self._thread.is_alive():
+            raise Closed("the reader is closed")
+        try:
+            return future.result(timeout)
+        except TimeoutError:
+            raise BrokerUnreachable(f"Kafka did not answer within {timeout} s") from None
+
+    def _answer(self, function: Callable[[], Any], future: concurrent.futures.Future[Any]) -> None:
+        try:
+            future.set_result(function())
+        except KafkaException as exc:
+            future.set_exception(SubscribeFailed(self._describe(exc.args[0])))
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None
+    return offset
