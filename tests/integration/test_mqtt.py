@@ -90,11 +90,12 @@ def name() -> str:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """Whatever a test does, after it no thread of a bus runs."""
+    """Whatever a test does, after it no thread of its buses runs."""
+    before = set(threading.enumerate())
     yield
 
     def left() -> list[str]:
-        names = [thread.name for thread in threading.enumerate()]
+        names = [thread.name for thread in threading.enumerate() if thread not in before]
         return [name for name in names if name.startswith("txlayer-") and name != "txlayer-receipts"]
 
     eventually(lambda: not left(), "threads end")

@@ -202,6 +202,14 @@ def test_a_word_that_the_bus_shows_again_is_no_sign_of_life(world: World) -> Non
         eventually(lambda: [view.standing for view in told][-1] is Standing.DEAD)
 
 
+def test_a_new_roster_knows_at_once_who_is_there(world: World) -> None:
+    bus = world.bus()
+    bus.announce("sites/dead", encode(word(alive=False)))
+    for _ in range(100):
+        with Roster(bus) as roster:
+            assert [view.name for view in roster.sites()] == ["dead"]
+
+
 def test_roster_reports_every_change_in_order(world: World) -> None:
     bus, told = world.bus(), []
     with Roster(world.bus(), told.append):

@@ -299,10 +299,16 @@ class _Postman:
             self._changed.notify()
 
     def _run(self) -> None:
+        """Ends when there is nothing left to deliver."""
         while True:
             with self._changed:
-                while not self._letters or self._letters[0][0] > time.monotonic():
-                    self._changed.wait(self._letters[0][0] - time.monotonic() if self._letters else None)
+                if not self._letters:
+                    self._thread = None
+                    return
+                wait = self._letters[0][0] - time.monotonic()
+                if wait > 0:
+                    self._changed.wait(wait)
+                    continue
                 _, _, deliver = heapq.heappop(self._letters)
             deliver()
 
