@@ -15,7 +15,7 @@ class Proxy:
     """Forwards `127.0.0.1:port` to a server.
 
     `delay` holds every piece of data back for so many seconds. While `frozen`, nothing passes and nobody is told;
-    while `refusing`, new connections are closed at once. `cut` ends all connections with a reset.
+    while `refusing`, new connections are closed at once. `cut` ends all connections.
     """
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
@@ -126,6 +126,9 @@ class _Pair:
 
     def end(self) -> None:
         self.ended.set()
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # at once: nothing passes after this
 
     def leave(self) -> None:
         self.ended.set()
@@ -135,5 +138,5 @@ class _Pair:
                 return
         for sock in self._sockets:
             with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # what is unsent is lost
             sock.close()

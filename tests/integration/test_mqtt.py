@@ -377,6 +377,7 @@ def test_an_event_over_the_broker_s_packet_limit_is_refused_and_the_bus_goes_on(
     inbox.wait(200)
     assert bus._main.generations == 1
     proxy.cut()
+    eventually(lambda: bus._main.generations == 2)
     bus.publish(topics[199], b"again").wait(DEADLINE)
     inbox.wait(201)
     assert bus._main.generations == 2
