@@ -6,6 +6,7 @@ producer at once, which keeps them while the broker is away.
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections.abc import Mapping
@@ -19,13 +20,14 @@ from txlayer.adapters.kafka_events import PACKED, Event, KafkaReceipt, Route
 from txlayer.adapters.kafka_names import check_topic, partition_of
 from txlayer.adapters.kafka_topics import KafkaTopics, Partitions
 from txlayer.adapters.streams import Stream, Streams
-from txlayer.errors import Closed, PayloadTooLarge, PublishFailed, TxLayerError
+from txlayer.errors import Closed, PayloadTooLarge, PublishFailed, TxLayerError, UsageError
 from txlayer.metadata import COMPACT
 from txlayer.receipt import Receipt
 
-RECORD_BYTES = 128
-"""What Kafka adds to a batch of one record, at most, beside payload, key and headers."""
+RECORD_BYTES = 512
+"""Room for what Kafka and the metadata add to a record, beside payload, key and the application's headers."""
 _HEADER_BYTES = 10
+MAX_TYPE_BYTES = 255
 SERVE_EVERY = 64
 """Events after which a publisher serves delivery reports himself."""
 BURST = 64
@@ -76,13 +78,15 @@ class KafkaOutbox:
                 stream = route.streams[partition]
                 number = stream.number + 1
                 kind = type.encode() if type else b""
-                packed = COMPACT.pack(1, stream.id, number, time_ns() // 1000, len(kind)) + kind
                 try:
+                    packed = COMPACT.pack(1, stream.id, number, time_ns() // 1000, len(kind)) + kind
                     self._produce(topic, payload, key, partition, receipt, None, 0, [(PACKED, packed)])
                 except BufferError:
                     raise buffer_full(self._buffer_bytes, self._buffer_bytes) from None
                 except KafkaException as exc:
                     raise self._refused(exc) from exc
+                except struct.error:
+                    raise type_too_long(kind) from None
                 stream.number = number
         if route is None:
             return self.send(topic, payload, None, key, type)
@@ -102,6 +106,8 @@ class KafkaOutbox:
     ) -> Receipt:
         """Take an event of any topic; it leaves at once if the topic is known."""
         size = self._size(payload, key, headers)
+        if type and len(type.encode()) > MAX_TYPE_BYTES:
+            raise type_too_long(type.encode())
         event = Event(payload, key, headers, type, time.time_ns() // 1000, KafkaReceipt(), size)
         with self._order:
             if (ready := self._open.get(topic)) is not None:
@@ -139,6 +145,8 @@ class KafkaOutbox:
             self.producer.flush(1.0)
         self._stopped.set()
         self._poller.join(5.0)
+        if hasattr(self.producer, "close"):  # older drivers close it with the object
+            self.producer.close()
 
     def _poll(self) -> None:
         """Serves delivery reports, which only complete receipts: no application code runs here.
@@ -209,7 +217,7 @@ class KafkaOutbox:
     def _size(self, payload: bytes | None, key: bytes | None, headers: Mapping[str, str] | None) -> int:
         size = len(payload or b"") + len(key or b"")
         for name, value in (headers or {}).items():
-            size += len(name) + len(value) + _HEADER_BYTES
+            size += len(name) + len(value.encode("utf-8", "surrogateescape")) + _HEADER_BYTES
         if size + RECORD_BYTES > self._message_bytes:
             raise too_large(size, self._message_bytes)
         return size
@@ -233,6 +241,10 @@ class _Open:
 
     def __call__(self, found: Partitions) -> None:
         self._outbox.open(self._route, found)
+
+
+def type_too_long(type: bytes) -> UsageError:
+    return UsageError(f"event type of {len(type)} bytes: at most {MAX_TYPE_BYTES}")
 
 
 def too_large(size: int, limit: int) -> PayloadTooLarge:
