@@ -6,6 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 
+from hypothesis import HealthCheck, settings
+
+# On a busy machine any example may be slow.
+settings.register_profile("patient", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
 DEADLINE = 30.0
 """Seconds that any condition may take on a busy machine before a test gives up."""
 

@@ -19,6 +19,10 @@ from txlayer.ports import Bus
 
 GROUP = "txlayer.buses"
 _DRIVERS = {"paho": ("mqtt", "paho-mqtt"), "confluent_kafka": ("kafka", "confluent-kafka")}
+_FORM = (
+    "A bus URL has the form scheme://user:password@host:port?option=value&option=value, for example "
+    "mqtt://localhost:1883; special characters in it are written %2F for '/', %23 for '#', %3F for '?', %40 for '@'"
+)
 _Options = TypeVar("_Options", bound=msgspec.Struct)
 
 
@@ -50,22 +54,28 @@ def connect(target: object, **options: Any) -> Bus:
         return _opener(url.scheme)(url, {**url.query, **options})
     if isinstance(target, Mapping):
         return _opener("kafka")(target, options)
-    if type(target).__module__.partition(".")[0] == "paho":
+    if any(base.__module__.partition(".")[0] == "paho" for base in type(target).__mro__):
         return _opener("mqtt")(target, options)
     raise UsageError(f"connect takes a URL, a paho client or a dict of Kafka settings, not {type(target).__name__}")
 
 
 def parse(text: str) -> BusUrl:
     """Read a URL. `MalformedUrl` says what is wrong with it."""
+    # The reasons that the standard library gives quote the text, perhaps a password: none of them is passed on.
     try:
         parts = urlsplit(text)
         hosts = parts.netloc.rpartition("@")[2]
         port = parts.port if "," not in hosts else None
+    except ValueError:
+        raise MalformedUrl(f"the host or port of the bus URL cannot be read. {_FORM}") from None
+    if not parts.scheme or not parts.hostname or port == 0:
+        raise MalformedUrl(_FORM)
+    if parts.fragment or "@" in parts.path + parts.query:
+        raise MalformedUrl(f"the bus URL is cut short by a '/', '?' or '#' in front of an '@'. {_FORM}")
+    try:
         query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError as exc:
-        raise MalformedUrl(f"cannot read the bus URL: {exc}") from None
-    if not parts.scheme or not parts.hostname:
-        raise MalformedUrl("a bus URL has the form scheme://host:port?option=value, for example mqtt://localhost:1883")
+    except ValueError:
+        raise MalformedUrl(f"the options of the bus URL cannot be read. {_FORM}") from None
     return BusUrl(
         scheme=parts.scheme,
         host=parts.hostname if "," not in hosts else hosts,

@@ -6,16 +6,21 @@ compacted topic, so it stays until somebody removes it, whether or not anyone li
 
 from __future__ import annotations
 
+import logging
 import os
 import time
+from collections.abc import Mapping
 
 import msgspec
 
+from txlayer import metadata
 from txlayer.delivery import REPLAY_FOR, Delivery
 from txlayer.errors import PayloadTooLarge, UsageError
 from txlayer.ports import Bus
 from txlayer.presence import LatestValues
+from txlayer.receipt import Receipt
 
+_logger = logging.getLogger(__name__)
 KIND = "dead"
 _ANONYMOUS = "-"
 _STORE_SECONDS = 10.0
@@ -38,28 +43,48 @@ class DeadLetter(msgspec.Struct, frozen=True):
     position: tuple[str, int] | None = None
 
 
-def bury(bus: LatestValues, delivery: Delivery, subscription: str, reason: Exception, attempts: int) -> None:
-    """Store a letter durably; raises if the broker does not acknowledge it."""
-    metadata = delivery.metadata
-    letter = DeadLetter(
+def write(delivery: Delivery, subscription: str, reason: Exception, attempts: int) -> DeadLetter:
+    """Make a letter of an event."""
+    known = delivery.metadata
+    return DeadLetter(
         id=f"{time.time_ns():x}-{os.urandom(4).hex()}",
         subscription=subscription,
         topic=delivery.topic,
         payload=delivery.payload,
-        reason=f"{type(reason).__name__}: {reason}",
+        reason=_text(reason),
         attempts=attempts,
         time=time.time(),
-        headers={name: value for name, value in delivery.headers.items() if name != REPLAY_FOR},
+        headers=_kept_headers(delivery.headers),
         key=delivery.key,
-        type=metadata.type if metadata else "",
-        position=(metadata.stream, metadata.number) if metadata and metadata.stream and metadata.number else None,
+        type=known.type if known else "",
+        position=(known.stream, known.number) if known and known.stream and known.number else None,
     )
-    key = _key(letter)
+
+
+def store(bus: LatestValues, letter: DeadLetter) -> Receipt:
+    """Put a letter onto the bus; doing it again leaves one letter."""
+    short = msgspec.structs.replace(letter, payload=None, headers={}, key=None, reason=letter.reason[:1000])
     try:
-        receipt = bus.announce(key, msgspec.msgpack.encode(letter))
+        return bus.announce(_key(letter), msgspec.msgpack.encode(letter))
     except PayloadTooLarge:
-        receipt = bus.announce(key, msgspec.msgpack.encode(msgspec.structs.replace(letter, payload=None)))
-    receipt.wait(_STORE_SECONDS)
+        return bus.announce(_key(letter), msgspec.msgpack.encode(short))
+
+
+def _text(reason: Exception) -> str:
+    try:
+        text = str(reason)
+    except Exception as exc:
+        text = f"(its text cannot be had: {type(exc).__name__})"
+    return f"{type(reason).__name__}: {text}".encode(errors="backslashreplace").decode()
+
+
+def _kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Without what belongs to this one publication: replayed, the event gets a number of its own."""
+    dropped = {REPLAY_FOR}
+    for prefix in ("", "ce_"):
+        if metadata.cloud_position(headers, prefix) is not None:
+            dropped |= {f"{prefix}txstream", f"{prefix}sequence"}
+    return {name: value for name, value in headers.items() if name not in dropped}
 
 
 def letters(bus: LatestValues, subscription: str | None = None) -> list[DeadLetter]:
@@ -67,10 +92,18 @@ def letters(bus: LatestValues, subscription: str | None = None) -> list[DeadLett
     prefix = KIND if subscription is None else f"{KIND}/{subscription or _ANONYMOUS}"
     watch = bus.watch(prefix)
     try:
-        found = [msgspec.msgpack.decode(value, type=DeadLetter) for value in watch.snapshot().values()]
+        found = [letter for key, value in watch.snapshot().items() if (letter := _read(key, value)) is not None]
     finally:
         watch.close()
     return sorted(found, key=lambda letter: (letter.time, letter.id))
+
+
+def _read(key: str, value: bytes) -> DeadLetter | None:
+    try:
+        return msgspec.msgpack.decode(value, type=DeadLetter)
+    except msgspec.DecodeError as exc:
+        _logger.warning("%s holds no dead letter: %s", key, exc)
+        return None
 
 
 def replay(bus: Bus, letter: DeadLetter) -> None:

@@ -22,12 +22,12 @@ from typing import Any
 
 import msgspec
 
-from txlayer.errors import DecodeError
+from txlayer.errors import DecodeError, UsageError
 
 HEADER = "tx"
 """Name of the one header or property that holds the compact form."""
 
-COMPACT = struct.Struct(">B12sQQB")  # form, stream, number, microseconds since 1970, length of the type that follows
+_HEAD = struct.Struct(">B12sQQB")  # form, stream, number, microseconds since 1970, length of the type that follows
 _COMPACT, _COMPACT_WITH_KEY = 1, 2
 _NO_TYPE = "event"  # CloudEvents need one
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -56,14 +56,17 @@ class Metadata(msgspec.Struct, frozen=True):
 
 def pack(stream: bytes, number: int, time_us: int, type: bytes, key: bytes | None = None) -> bytes:
     """The compact form. `key` only where the bus has no place of its own for it."""
-    if key is None:
-        return COMPACT.pack(_COMPACT, stream, number, time_us, len(type)) + type
-    return COMPACT.pack(_COMPACT_WITH_KEY, stream, number, time_us, len(type)) + type + key
+    form = _COMPACT if key is None else _COMPACT_WITH_KEY
+    try:
+        packed = _HEAD.pack(form, stream, number, time_us, len(type)) + type
+    except struct.error:
+        raise UsageError(f"event type of {len(type)} bytes: at most 255 in UTF-8") from None
+    return packed if key is None else packed + key
 
 
 def position(packed: bytes) -> Position | None:
     """Stream and number of a compact form; None when it is none of ours. On the path of every event: no decoding."""
-    if len(packed) < COMPACT.size or packed[0] not in (_COMPACT, _COMPACT_WITH_KEY):
+    if len(packed) < _HEAD.size or packed[0] not in (_COMPACT, _COMPACT_WITH_KEY):
         return None
     return packed[1:13], int.from_bytes(packed[13:21])
 
@@ -71,14 +74,14 @@ def position(packed: bytes) -> Position | None:
 def unpack(packed: bytes) -> tuple[Metadata, bytes | None]:
     """Metadata and, if it travelled inside, the key."""
     try:
-        form, stream, number, time_us, type_length = COMPACT.unpack_from(packed)
-        type = packed[COMPACT.size : COMPACT.size + type_length].decode()
+        form, stream, number, time_us, type_length = _HEAD.unpack_from(packed)
+        type = packed[_HEAD.size : _HEAD.size + type_length].decode()
         time = _EPOCH + datetime.timedelta(microseconds=time_us)
     except (struct.error, UnicodeDecodeError, OverflowError) as exc:
         raise DecodeError(f"not a compact metadata value: {exc}") from exc
-    if form not in (_COMPACT, _COMPACT_WITH_KEY) or len(packed) < COMPACT.size + type_length:
+    if form not in (_COMPACT, _COMPACT_WITH_KEY) or len(packed) < _HEAD.size + type_length:
         raise DecodeError(f"not a compact metadata value: form {form}, {len(packed)} bytes")
-    key = packed[COMPACT.size + type_length :] if form == _COMPACT_WITH_KEY else None
+    key = packed[_HEAD.size + type_length :] if form == _COMPACT_WITH_KEY else None
     name = stream.hex()
     metadata = Metadata(
         id=f"{name}-{number}", source=source_of(stream), type=type, time=time, number=number, stream=name
@@ -88,9 +91,10 @@ def unpack(packed: bytes) -> tuple[Metadata, bytes | None]:
 
 def packed_key(packed: bytes) -> bytes | None:
     """The key inside a compact form, if there is one."""
-    if packed[0] != _COMPACT_WITH_KEY or len(packed) < COMPACT.size:
+    if len(packed) < _HEAD.size or packed[0] != _COMPACT_WITH_KEY:
         return None
-    return packed[COMPACT.size + packed[COMPACT.size - 1] :]
+    start = _HEAD.size + packed[_HEAD.size - 1]
+    return packed[start:] if start <= len(packed) else None
 
 
 def repack(attributes: Mapping[str, str]) -> bytes:
@@ -99,7 +103,10 @@ def repack(attributes: Mapping[str, str]) -> bytes:
     if position is None or time is None:
         raise DecodeError("not numbered by txlayer")
     time_us = (time - _EPOCH) // datetime.timedelta(microseconds=1)
-    return pack(*position, time_us, attributes.get("type", "").encode())
+    type = attributes.get("type", "").encode()
+    if not 0 <= time_us < 1 << 64 or len(type) > 255:
+        raise DecodeError("time or type do not fit the compact form")
+    return pack(*position, time_us, type)
 
 
 def source_of(stream: bytes) -> str:
@@ -193,7 +200,7 @@ def unwrap(data: bytes) -> tuple[dict[str, str], bytes, dict[str, str], bytes | 
         headers = msgspec.json.decode(envelope.pop("txheaders", "{}"), type=dict[str, str])
         key = base64.b64decode(envelope.pop("txkey")) if "txkey" in envelope else None
         payload = _envelope_data(envelope)
-    except (msgspec.DecodeError, msgspec.ValidationError, binascii.Error, TypeError, ValueError):
+    except (msgspec.MsgspecError, binascii.Error, TypeError, ValueError, OverflowError, RecursionError):
         return None
     attributes = {name: value for name, value in envelope.items() if isinstance(value, str)}
     return (attributes, payload, headers, key) if is_cloud_event(attributes, "") else None

@@ -18,6 +18,7 @@ who enter at once with the same epoch, the one whose word the bus shows first st
 from __future__ import annotations
 
 import enum
+import logging
 import os
 import threading
 import time
@@ -31,6 +32,7 @@ from txlayer.ports import Identity, SiteView, Standing, Watch, WatchHandler
 from txlayer.receipt import Receipt
 from txlayer.ticker import Ticker
 
+_logger = logging.getLogger(__name__)
 SITES = "sites"
 BEAT = 1.0
 SILENCE = 5.0
@@ -122,6 +124,7 @@ class Holder:
         self.before: Word | None = None
         """The last word of the holder before this one."""
         self._heard = self._claiming = self._confirmed = self._lost = self._left = False
+        self._said: Receipt | None = None
         self._cancel_beat: Callable[[], None] = lambda: None
         self._mine = Word(identity.incarnation, identity.life, 1, os.urandom(8).hex(), info=dict(info or {}))
         self._watch = values.watch(key, self._on_word)
@@ -147,40 +150,60 @@ class Holder:
                 raise NameTaken(f"{self._key} is held by a living process (incarnation {last and last.incarnation})")
             last = self._last = self.before = decode(self._watch.snapshot().get(self._key))
             self._mine = msgspec.structs.replace(self._mine, epoch=last.epoch + 1 if last else 1)
+            # From here on, not only from our own word on: whoever enters in between has the same epoch and was first.
+            self._claiming = True
         return last
 
     def enter(self, timeout: float = 10.0) -> None:
         """Announce and stay; returns when the bus shows that the name is ours."""
-        self._claiming = True
-        self._values.announce(self._key, encode(self._mine)).wait(timeout)
+        try:
+            if self._lost:
+                raise NameTaken(f"{self._key} was entered by another process meanwhile")
+            self._values.announce(self._key, encode(self._mine)).wait(timeout)
+            self._await_own_word(timeout)
+        except BaseException:
+            self.leave()
+            raise
+        self._cancel_beat = self._ticker.every(BEAT, self._beat)
+
+    def _await_own_word(self, timeout: float) -> None:
         with self._changed:
             answered = self._changed.wait_for(lambda: self._confirmed or self._lost, timeout)
-        if self._lost or not answered:
-            self._watch.close()
-            if self._lost:
-                raise NameTaken(f"{self._key} was entered by another process at the same time")
+        if self._lost:
+            raise NameTaken(f"{self._key} was entered by another process at the same time")
+        if not answered:
             raise BusError(f"{self._key}: the bus did not show our own word within {timeout} s")
-        self._cancel_beat = self._ticker.every(BEAT, self._say)
 
     def update(self, info: Mapping[str, str]) -> None:
         """Change what others see beside the name."""
-        self._mine = msgspec.structs.replace(self._mine, info=dict(info))
-        self._say()
+        with self._changed:
+            self._mine = msgspec.structs.replace(self._mine, info=dict(info))
+            self._say()
 
     def leave(self, *, forget: bool = False) -> None:
         """Say that we are gone; `forget` removes the entry."""
-        if self._left:
-            return
-        self._left = True
+        with self._changed:
+            if self._left:
+                return
+            self._left = True
         self._cancel_beat()
         self._watch.close()
         if self._confirmed and not self._lost:
-            self._values.announce(self._key, None if forget else self.will)
+            try:
+                self._values.announce(self._key, None if forget else self.will)
+            except BusError as exc:
+                _logger.warning("%s could not be told that we leave: %s", self._key, exc)
+
+    def _beat(self) -> None:
+        """While the broker is away one word waits for it, not one for every second."""
+        if self._said is None or self._said.done:
+            self._say()
 
     def _say(self) -> None:
-        if not self._lost and not self._left:
-            self._mine = msgspec.structs.replace(self._mine, beat=self._mine.beat + 1)
-            self._values.announce(self._key, encode(self._mine))
+        with self._changed:
+            if not self._lost and not self._left:
+                self._mine = msgspec.structs.replace(self._mine, beat=self._mine.beat + 1)
+                self._said = self._values.announce(self._key, encode(self._mine))
 
     def _on_word(self, key: str, value: bytes | None) -> None:
         if key != self._key or self._left or self._lost:
@@ -203,11 +226,6 @@ class Holder:
             self.on_lost()
 
 
-def _is_older(word: Word, known: Word) -> bool:
-    """A last will repeats the beat of the entry, so only the words of the living are compared by it."""
-    return word.epoch < known.epoch or (word.alive and word.nonce == known.nonce and word.beat < known.beat)
-
-
 class Roster:
     """Everybody's presence, as seen from here. `on_change` hears of each site that enters, changes or dies."""
 
@@ -215,6 +233,7 @@ class Roster:
         self._values = values
         self._on_change = on_change
         self._lock = threading.Condition()
+        self._reporting = threading.RLock()
         self._words: dict[str, Word] = {}
         self._heard: dict[str, float] = {}
         self._reported: dict[str, SiteView] = {}
@@ -222,8 +241,8 @@ class Roster:
         self._started = time.monotonic()
         self._ticker = Ticker("roster")
         self._watch = values.watch(SITES, self._on_word)
-        for key, value in self._watch.snapshot().items():  # the handler hears of them too, but a little later
-            self._on_word(key, value)
+        for key, value in sorted(self._watch.snapshot().items()):
+            self._on_word(key, value)  # the watch's own thread may not have got to them yet
         self._ticker.every(BEAT / 2, self._report)
 
     def sites(self) -> list[SiteView]:
@@ -260,11 +279,15 @@ class Roster:
             if word is None:
                 self._words.pop(name, None)
                 self._reported.pop(name, None)
+                self._heard.pop(name, None)
+                self._fresh.discard(name)
                 return
             known = self._words.get(name)
-            if known is not None and _is_older(word, known):
-                return  # the late word of an earlier life, or the handler's turn to hear of a snapshot
-            if known is not None and word != known:
+            if known is not None and word.epoch < known.epoch:
+                return  # the late word of an earlier life
+            if word == known:
+                return  # the bus showed it again, which is no sign of life
+            if known is not None:
                 self._fresh.add(name)
             self._words[name] = word
             self._heard[name] = time.monotonic()
@@ -277,10 +300,11 @@ class Roster:
         return SiteView(name, word.identity, Standing.ALIVE if alive else Standing.DEAD, word.info)
 
     def _report(self) -> None:
-        with self._lock:
-            views = [self._view(name) for name in sorted(self._words)]
-            changed = [view for view in views if self._reported.get(view.name) != view]
-            self._reported.update({view.name: view for view in changed})
-            self._lock.notify_all()
-        for view in changed:
-            self._on_change(view)
+        with self._reporting:  # the watch and the ticker both report: each site's changes in their order
+            with self._lock:
+                views = [self._view(name) for name in sorted(self._words)]
+                changed = [view for view in views if self._reported.get(view.name) != view]
+                self._reported.update({view.name: view for view in changed})
+                self._lock.notify_all()
+            for view in changed:
+                self._on_change(view)

@@ -2,7 +2,8 @@
 
 It can be waited on, awaited, given a callback, or ignored; ignoring it costs one small object. There is no lock: the
 side that completes writes the state first and looks for listeners second, the side that listens does the reverse, so
-one of the two always sees the other, and `list.pop` lets only one of them call each listener.
+one of the two always sees the other, and `list.pop` lets only one of them call each listener. Only the making of the
+list of listeners, which two threads may want at once, takes a lock.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _logger = logging.getLogger(__name__)
 
 Callback = Callable[[Any], object]
 """Takes the receipt."""
+_first_listener = threading.Lock()
 
 
 class Receipt(msgspec.Struct, gc=False, eq=False):
@@ -48,8 +50,13 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         """Block until acknowledged. Raises the failure, or `PublishFailed` when the time is over."""
         if not self._done:
             arrived = threading.Event()
-            self._listen(lambda _: arrived.set())
+
+            def wake(_: Receipt) -> None:
+                arrived.set()
+
+            self._listen(wake)
             if not arrived.wait(timeout):
+                self._forget(wake)
                 raise PublishFailed(f"not acknowledged within {timeout} s; it may still be delivered")
         if self._error is not None:
             raise self._error
@@ -62,7 +69,14 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         if not self._done:
             loop = asyncio.get_running_loop()
             arrived = loop.create_future()
-            self._listen(lambda _: loop.call_soon_threadsafe(_set, arrived))
+
+            def wake(_: Receipt) -> None:
+                try:
+                    loop.call_soon_threadsafe(_set, arrived)
+                except RuntimeError:
+                    return  # the loop was closed while this was pending: nobody waits any more
+
+            self._listen(wake)
             yield from arrived
         if self._error is not None:
             raise self._error
@@ -78,16 +92,24 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
     def _listen(self, listener: Callback) -> None:
         if self._listeners is None:
-            self._listeners = []
+            with _first_listener:
+                if self._listeners is None:
+                    self._listeners = []
         self._listeners.append(listener)
         if self._done:
             self._notify()
+
+    def _forget(self, listener: Callback) -> None:
+        try:
+            (self._listeners or []).remove(listener)
+        except ValueError:
+            return  # called meanwhile
 
     def _notify(self) -> None:
         listeners = self._listeners
         while listeners:
             try:
-                listener = listeners.pop()
+                listener = listeners.pop(0)
             except IndexError:
                 return
             listener(self)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -24,10 +25,14 @@ from txlayer.presence import SITES, Holder
 from txlayer.receipt import Receipt
 from txlayer.ticker import Ticker
 
+EVENT_OVERHEAD = 256
+"""Bytes that a waiting event is counted for beside its payload: empty ones fill a buffer too."""
+
 DURABLE = "durable"
 """Kind of the latest values that tell who holds a durable name."""
 
 _logger = logging.getLogger(__name__)
+_LAST_EVENT_SECONDS = 5.0
 _LABEL = re.compile(r"[A-Za-z0-9._:-]{1,120}")
 
 
@@ -35,7 +40,7 @@ class _Closable(Protocol):
     @property
     def closed(self) -> bool: ...
 
-    def close(self) -> None: ...
+    def close(self, timeout: float = ...) -> None: ...
 
 
 class BusBase(ABC):
@@ -79,7 +84,9 @@ class BusBase(ABC):
     def watch(self, prefix: str, handler: WatchHandler | None = None) -> Watch: ...
 
     @abstractmethod
-    def _open_subscription(self, topics: Sequence[str], options: LaneOptions, holder: Holder | None) -> Subscription:
+    def _open_subscription(
+        self, topics: Sequence[str], options: LaneOptions, holder: Holder | None
+    ) -> SubscriptionBase:
         """`holder` holds the durable name `options.name`; None for a subscription without a name."""
 
     @abstractmethod
@@ -129,7 +136,11 @@ class BusBase(ABC):
         key = f"{SITES}/{name}"
         holder = Holder(self, self._ticker, key, identity, info)
         holder.listen()
-        undo = self._at_death(key, holder.will)
+        try:
+            undo = self._at_death(key, holder.will)
+        except BaseException:
+            holder.leave()
+            raise
         try:
             holder.enter()
         except BaseException:
@@ -140,17 +151,19 @@ class BusBase(ABC):
         return presence
 
     def close(self, timeout: float = 5.0) -> None:
+        deadline = time.monotonic() + timeout
         with self._lock:
-            if self._closed:
+            if self._closing:
                 return
             self._closing = True
             things, self._things = self._things, []
         for thing in reversed(things):
-            thing.close()
+            thing.close(max(0.0, deadline - time.monotonic()))
         with self._lock:
             self._closed = True
         self._ticker.close()
-        self._shut_down(timeout)
+        # Whatever the handlers have used up, the last words of those who leave get a moment.
+        self._shut_down(max(min(timeout, 1.0), deadline - time.monotonic()))
 
     def __enter__(self) -> Self:
         return self
@@ -161,8 +174,9 @@ class BusBase(ABC):
         self.close()
 
     def _lane(self, options: LaneOptions, on_low: Callable[[], None] = lambda: None) -> Lane:
-        def bury(delivery: Delivery, subscription: str, reason: Exception, attempts: int) -> None:
-            dead_letters.bury(self, delivery, subscription, reason, attempts)
+        def bury(delivery: Delivery, subscription: str, reason: Exception, attempts: int) -> Callable[[], Receipt]:
+            letter = dead_letters.write(delivery, subscription, reason, attempts)
+            return lambda: dead_letters.store(self, letter)
 
         return Lane(options, bury, on_low=on_low)
 
@@ -173,12 +187,23 @@ class BusBase(ABC):
     def _remember(self, thing: _Closable) -> None:
         with self._lock:
             self._things = [other for other in self._things if not other.closed]
-            self._things.append(thing)
+            if not self._closing:
+                self._things.append(thing)
+                return
+        thing.close()
+        raise Closed(f"bus {self._name} was closed meanwhile")
 
 
 def buffer_full(waiting: int, limit: int) -> Backpressure:
     """The error for a publisher that is faster than the broker."""
     return Backpressure(f"{waiting} bytes wait for the broker; the limit is buffer_bytes={limit}: wait, or raise it")
+
+
+def as_bytes(payload: object) -> bytes:
+    """A payload of our own: a buffer that the caller changes later must not change what is sent."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise UsageError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
 
 
 class SitePresence:
@@ -197,11 +222,13 @@ class SitePresence:
         self._holder.update(info)
 
     def leave(self) -> None:
-        self.closed = True
-        self._holder.leave()
-        self._undo_will()
+        if not self.closed:
+            self.closed = True
+            self._holder.leave()
+            self._undo_will()
 
-    close = leave
+    def close(self, timeout: float = 0.0) -> None:
+        self.leave()
 
 
 def check_label(name: str) -> None:
@@ -221,6 +248,10 @@ class SubscriptionBase(ABC):
         self.closed = False
         if holder is not None:
             holder.on_lost = self._on_lost
+
+    @property
+    @abstractmethod
+    def native(self) -> object: ...
 
     @abstractmethod
     def add(self, *topics: str) -> None: ...
@@ -246,13 +277,16 @@ class SubscriptionBase(ABC):
         return self._lane.stats
 
     def unsubscribe(self) -> None:
-        self._end(forget=True)
+        self._end(True, _LAST_EVENT_SECONDS)
 
-    def close(self) -> None:
-        self._end(forget=False)
+    def close(self, timeout: float = _LAST_EVENT_SECONDS) -> None:
+        """`timeout` is for the handler that is running."""
+        self._end(False, timeout)
 
     def fail(self, error: Exception) -> None:
         """It cannot go on: `error` says why."""
+        if self.closed:
+            return
         _logger.error("subscription to %s stopped: %s", sorted(self._topics), error)
         self._error = error
         self.close()
@@ -260,11 +294,13 @@ class SubscriptionBase(ABC):
     def _on_lost(self) -> None:
         self.fail(NameTaken("a later holder has taken this durable name over"))
 
-    def _end(self, forget: bool) -> None:
+    def _end(self, forget: bool, timeout: float) -> None:
         if self.closed:
             return
         self.closed = True
-        self._lane.close()
-        self._stop(forget)
-        if self._holder is not None:
-            self._holder.leave(forget=forget)
+        self._lane.close(timeout)
+        try:
+            self._stop(forget)
+        finally:
+            if self._holder is not None:
+                self._holder.leave(forget=forget)

@@ -6,7 +6,6 @@ producer at once, which keeps them while the broker is away.
 
 from __future__ import annotations
 
-import struct
 import threading
 import time
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from txlayer.adapters.kafka_names import check_topic, partition_of
 from txlayer.adapters.kafka_topics import KafkaTopics, Partitions
 from txlayer.adapters.streams import Stream, Streams
 from txlayer.errors import Closed, PayloadTooLarge, PublishFailed, TxLayerError, UsageError
-from txlayer.metadata import COMPACT
+from txlayer.metadata import pack
 from txlayer.receipt import Receipt
 
 RECORD_BYTES = 512
@@ -77,16 +76,13 @@ class KafkaOutbox:
                 partition = route.default if key is None else crc32(key) % route.partitions
                 stream = route.streams[partition]
                 number = stream.number + 1
-                kind = type.encode() if type else b""
+                packed = pack(stream.id, number, time_ns() // 1000, type.encode())
                 try:
-                    packed = COMPACT.pack(1, stream.id, number, time_ns() // 1000, len(kind)) + kind
                     self._produce(topic, payload, key, partition, receipt, None, 0, [(PACKED, packed)])
                 except BufferError:
                     raise buffer_full(self._buffer_bytes, self._buffer_bytes) from None
                 except KafkaException as exc:
                     raise self._refused(exc) from exc
-                except struct.error:
-                    raise type_too_long(kind) from None
                 stream.number = number
         if route is None:
             return self.send(topic, payload, None, key, type)
@@ -107,7 +103,7 @@ class KafkaOutbox:
         """Take an event of any topic; it leaves at once if the topic is known."""
         size = self._size(payload, key, headers)
         if type and len(type.encode()) > MAX_TYPE_BYTES:
-            raise type_too_long(type.encode())
+            raise UsageError(f"event type of {len(type.encode())} bytes: at most {MAX_TYPE_BYTES} in UTF-8")
         event = Event(payload, key, headers, type, time.time_ns() // 1000, KafkaReceipt(), size)
         with self._order:
             if (ready := self._open.get(topic)) is not None:
@@ -241,10 +237,6 @@ class _Open:
 
     def __call__(self, found: Partitions) -> None:
         self._outbox.open(self._route, found)
-
-
-def type_too_long(type: bytes) -> UsageError:
-    return UsageError(f"event type of {len(type)} bytes: at most {MAX_TYPE_BYTES}")
 
 
 def too_large(size: int, limit: int) -> PayloadTooLarge:

@@ -17,8 +17,9 @@ from tenacity.stop import stop_base
 
 from txlayer.adapters.streams import StreamTracker
 from txlayer.delivery import REPLAY_FOR, Delivery, Gap
-from txlayer.errors import TxLayerError
+from txlayer.errors import Closed, TxLayerError
 from txlayer.ports import Ack, Handler, Retry, Stats
+from txlayer.receipt import Receipt
 
 _logger = logging.getLogger(__name__)
 
@@ -35,8 +36,8 @@ class LaneOptions:
     """The durable name; empty for a subscription without one."""
 
 
-BuryDead = Callable[[Delivery, str, Exception, int], None]
-"""Puts an event aside durably: (event, subscription, reason, attempts)."""
+BuryDead = Callable[[Delivery, str, Exception, int], Callable[[], Receipt]]
+"""Makes a dead letter of (event, subscription, reason, attempts). The result stores it; called again, the same one."""
 
 
 class Lane:
@@ -184,14 +185,26 @@ class Lane:
     def _put_aside(self, delivery: Delivery, reason: Exception) -> bool:
         """Make a dead letter of it, however long the broker is away; until then it is not acknowledged."""
         _logger.warning("a handler keeps failing on an event of %s: dead letter", delivery.topic)
-        bury = self._retrying(tenacity.stop_never, Retry(), TxLayerError)
+        store = self._bury(delivery, self._options.name, reason, self._options.retry.attempts)
         try:
-            bury(self._bury, delivery, self._options.name, reason, self._options.retry.attempts)
-        except TxLayerError:
+            self._retrying(tenacity.stop_never, Retry(), TxLayerError)(self._await_stored, store)
+        except TxLayerError as exc:
+            _logger.info(
+                "an event of %s is not acknowledged, its dead letter could not be stored: %s", delivery.topic, exc
+            )
             return False
         self.stats.dead_letters += 1
         delivery.ack()
         return True
+
+    def _await_stored(self, store: Callable[[], Receipt]) -> None:
+        receipt, arrived = store(), threading.Event()
+        receipt.add_callback(lambda _: arrived.set())
+        while not arrived.wait(0.1):
+            if self._closing.is_set():
+                raise Closed("the subscription was closed before the broker was back")
+        if receipt.error is not None:
+            raise receipt.error
 
     def _retrying(self, stop: stop_base, retry: Retry, error: type[Exception]) -> tenacity.Retrying:
         return tenacity.Retrying(

@@ -34,7 +34,8 @@ class LatestValueWatch(ABC):
         with self._changed:
             return dict(self._values)
 
-    def close(self) -> None:
+    def close(self, timeout: float = 5.0) -> None:
+        """`timeout` is for the handler that is running."""
         with self._changed:
             if self.closed:
                 return
@@ -42,7 +43,7 @@ class LatestValueWatch(ABC):
             self._changed.notify_all()
         self._stop()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(5.0)
+            self._thread.join(timeout)
 
     def _set(self, key: str, value: bytes | None) -> None:
         with self._changed:

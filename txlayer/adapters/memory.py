@@ -17,7 +17,7 @@ import msgspec
 
 from txlayer import metadata
 from txlayer.adapters.ack_window import AckWindow
-from txlayer.adapters.base import BusBase, SubscriptionBase, buffer_full
+from txlayer.adapters.base import EVENT_OVERHEAD, BusBase, SubscriptionBase, as_bytes, buffer_full
 from txlayer.adapters.lane import Lane, LaneOptions
 from txlayer.adapters.latest_values import LatestValueWatch
 from txlayer.adapters.memory_broker import MemoryBroker, Record, broker
@@ -90,6 +90,7 @@ class MemoryBus(BusBase):
     ) -> Receipt:
         self._check_open()
         check_name(topic)
+        payload = as_bytes(payload)
         self._check_size(payload)
         with self._flushing:
             self._check_room(len(payload))
@@ -101,19 +102,21 @@ class MemoryBus(BusBase):
                 beside.update(metadata.cloud_attributes(stream.id, stream.number, now_us, type))
             else:
                 packed = metadata.pack(stream.id, stream.number, now_us, type.encode())
-            record = Record(topic, bytes(payload), key, beside, packed, self._name)
+            record = Record(topic, payload, key, beside, packed, self._name)
             return self._hand_over(lambda: self._broker.publish(record), len(payload))
 
     def announce(self, key: str, value: bytes | None) -> Receipt:
         if self._closed:
             raise Closed(f"bus {self._name} is closed")
-        self._check_size(value or b"")
+        if value is not None:
+            self._check_size(value := as_bytes(value))
         with self._flushing:
-            return self._hand_over(lambda: self._broker.announce(key, value), len(value or b""))
+            self._check_room(len(value or b""))
+            return self._hand_over(lambda: self._broker.announce(key, value, self._name), len(value or b""))
 
     def watch(self, prefix: str, handler: WatchHandler | None = None) -> MemoryWatch:
         self._check_open()
-        watch = MemoryWatch(self._broker, prefix, handler)
+        watch = MemoryWatch(self._broker, self._name, prefix, handler)
         self._remember(watch)
         return watch
 
@@ -169,7 +172,7 @@ class MemoryBus(BusBase):
             receipt.complete(PublishFailed("a subscription of the memory broker is full"))
         else:
             self._outbox.append((send, size, receipt))
-            self._outbox_bytes += size
+            self._outbox_bytes += size + EVENT_OVERHEAD
         return receipt
 
     def _reconnect(self) -> None:
@@ -182,7 +185,7 @@ class MemoryBus(BusBase):
                 if not send():
                     return
                 self._outbox.popleft()
-                self._outbox_bytes -= size
+                self._outbox_bytes -= size + EVENT_OVERHEAD
                 receipt.complete()
 
 
@@ -255,14 +258,16 @@ class MemorySubscription(SubscriptionBase):
 class MemoryWatch(LatestValueWatch):
     """Follows the broker's latest values."""
 
-    def __init__(self, broker: MemoryBroker, prefix: str, handler: WatchHandler | None) -> None:
+    def __init__(self, broker: MemoryBroker, owner: str, prefix: str, handler: WatchHandler | None) -> None:
         super().__init__(handler)
         self._broker = broker
+        self._owner = owner
         self._prefix = prefix
         self.attach()
 
     def attach(self) -> None:
-        self._id = self._broker.watch(self._prefix, self._set)
+        if not self.closed:
+            self._id = self._broker.watch(self._prefix, self._set, self._owner)
 
     def _stop(self) -> None:
         self._broker.unwatch(self._id)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 
 from txlayer.adapters.topics import matches
 
+_LONGEST_OVERTAKEN = 1.0
+
 
 @dataclass(frozen=True)
 class Record:
@@ -36,13 +38,25 @@ Deliver = Callable[[int, Record], None]
 
 @dataclass(frozen=True)
 class Faults:
-    """How the broker misbehaves. Shares are probabilities per delivery; `delay` is the longest one in seconds."""
+    """How the broker misbehaves. `drop`, `duplicate` and `reorder` are probabilities per delivery.
+
+    A reordered event is overtaken by the next one of the same session. `delay` seconds pass before each delivery.
+    """
 
     seed: int = 0
     drop: float = 0.0
     duplicate: float = 0.0
     reorder: float = 0.0
     delay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Someone who follows the latest values below a prefix."""
+
+    owner: str
+    prefix: str
+    tell: Callable[[str, bytes | None], None]
 
 
 @dataclass
@@ -68,7 +82,7 @@ class MemoryBroker:
         self._lock = threading.RLock()
         self._sessions: dict[str, Session] = {}
         self._latest: dict[str, bytes] = {}
-        self._watchers: dict[int, tuple[str, Callable[[str, bytes | None], None]]] = {}
+        self._watchers: dict[int, Watcher] = {}
         self._buses: dict[str, Callable[[], None]] = {}
         self._wills: dict[tuple[str, str], bytes] = {}
         self._ids = itertools.count(1)
@@ -76,6 +90,8 @@ class MemoryBroker:
         self._random = random.Random(0)
         self._walls: list[tuple[frozenset[str], frozenset[str]]] = []
         self._held: deque[tuple[str, int, Record]] = deque()
+        self._held_values: deque[tuple[int, str, bytes | None]] = deque()
+        self._overtaken: dict[str, list[tuple[int, Record]]] = {}
         self._postman = _Postman()
 
     # -- what a test does to it ----------------------------------------------------------------------------------------
@@ -85,9 +101,14 @@ class MemoryBroker:
         with self._lock:
             self._faults = faults
             self._random = random.Random(faults.seed)
+            for session in list(self._overtaken):
+                self._catch_up(session)
 
     def partition(self, senders: Collection[str], receivers: Collection[str]) -> None:
-        """Hold back what buses named in `senders` send to those in `receivers` (one way), until `heal`."""
+        """Hold back what buses named in `senders` send to those in `receivers` (one way), until `heal`.
+
+        Latest values and last wills too: the receivers hear no heartbeat of the senders.
+        """
         with self._lock:
             self._walls.append((frozenset(senders), frozenset(receivers)))
 
@@ -98,6 +119,10 @@ class MemoryBroker:
             held, self._held = self._held, deque()
             for session, token, record in held:
                 self._hand_over(session, token, record)
+            values, self._held_values = self._held_values, deque()
+            for watch, key, value in values:
+                if watch in self._watchers:
+                    self._watchers[watch].tell(key, value)
 
     def stop(self) -> None:
         """As if killed: connections break, wills are not sent; sessions and latest values are kept as on a disk."""
@@ -132,7 +157,7 @@ class MemoryBroker:
                     session.deliver = None
             if crashed and self.running:
                 for key, value in wills.items():
-                    self.announce(key, value)
+                    self.announce(key, value, bus)
 
     def set_will(self, bus: str, key: str, value: bytes | None) -> None:
         with self._lock:
@@ -164,8 +189,10 @@ class MemoryBroker:
                 return False
             session = self._sessions.setdefault(name, Session(owner))
             session.owner, session.filters, session.deliver = owner, set(filters), deliver
+            held = {token for holder, token, _ in self._held if holder == name}
             for token, record in list(session.unacknowledged.items()):
-                deliver(token, record)
+                if token not in held:
+                    deliver(token, record)
             return True
 
     def set_filters(self, name: str, filters: Collection[str]) -> None:
@@ -187,7 +214,7 @@ class MemoryBroker:
                 for token in tokens:
                     session.unacknowledged.pop(token, None)
 
-    def announce(self, key: str, value: bytes | None) -> bool:
+    def announce(self, key: str, value: bytes | None, sender: str = "") -> bool:
         with self._lock:
             if not self.running:
                 return False
@@ -195,21 +222,25 @@ class MemoryBroker:
                 self._latest.pop(key, None)
             else:
                 self._latest[key] = value
-            for prefix, watcher in list(self._watchers.values()):
-                if below(key, prefix):
-                    watcher(key, value)
+            for watch, watcher in list(self._watchers.items()):
+                if not below(key, watcher.prefix):
+                    continue
+                if self._walled(sender, watcher.owner):
+                    self._held_values.append((watch, key, value))
+                else:
+                    watcher.tell(key, value)
             return True
 
-    def watch(self, prefix: str, watcher: Callable[[str, bytes | None], None]) -> int:
-        """Calls `watcher` for what is there, then for what comes. 0 while the broker is down."""
+    def watch(self, prefix: str, tell: Callable[[str, bytes | None], None], owner: str = "") -> int:
+        """Calls `tell` for what is there, then for what comes. 0 while the broker is down."""
         with self._lock:
             if not self.running:
                 return 0
             for key, value in list(self._latest.items()):
                 if below(key, prefix):
-                    watcher(key, value)
+                    tell(key, value)
             watch = next(self._ids)
-            self._watchers[watch] = (prefix, watcher)
+            self._watchers[watch] = Watcher(owner, prefix, tell)
             return watch
 
     def unwatch(self, watch: int) -> None:
@@ -219,14 +250,27 @@ class MemoryBroker:
     # -- delivery ------------------------------------------------------------------------------------------------------
 
     def _send(self, name: str, token: int, record: Record) -> None:
-        owner = self._sessions[name].owner
-        if any(record.sender in senders and owner in receivers for senders, receivers in self._walls):
+        if self._walled(record.sender, self._sessions[name].owner):
             self._held.append((name, token, record))
-            return
-        faults, chance = self._faults, self._random
-        if faults.delay and (faults.reorder == 0 or chance.random() < faults.reorder):
-            wait = chance.uniform(0, faults.delay) if faults.reorder else faults.delay
-            self._postman.later(wait, lambda: self._hand_over(name, token, record))
+        elif self._faults.reorder and self._random.random() < self._faults.reorder:
+            self._overtaken.setdefault(name, []).append((token, record))
+            self._postman.later(_LONGEST_OVERTAKEN, lambda: self._catch_up(name))
+        else:
+            self._carry(name, token, record)
+            self._catch_up(name)
+
+    def _walled(self, sender: str, receiver: str) -> bool:
+        return any(sender in senders and receiver in receivers for senders, receivers in self._walls)
+
+    def _catch_up(self, name: str) -> None:
+        """Deliver what has been overtaken. The last event of all is overtaken by nobody: it only comes late."""
+        with self._lock:
+            for token, record in self._overtaken.pop(name, []):
+                self._carry(name, token, record)
+
+    def _carry(self, name: str, token: int, record: Record) -> None:
+        if self._faults.delay:
+            self._postman.later(self._faults.delay, lambda: self._hand_over(name, token, record))
         else:
             self._hand_over(name, token, record)
 

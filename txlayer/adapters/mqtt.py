@@ -17,14 +17,21 @@ from typing import TYPE_CHECKING, Any
 from paho.mqtt.client import Client
 
 from txlayer import metadata
-from txlayer.adapters.base import DURABLE, BusBase, buffer_full
-from txlayer.adapters.lane import LaneOptions
+from txlayer.adapters.base import DURABLE, EVENT_OVERHEAD, BusBase, as_bytes, buffer_full
+from txlayer.adapters.lane import Lane, LaneOptions
 from txlayer.adapters.mqtt_options import NEVER_EXPIRES, Endpoint, MqttOptions, Will, make_client, read_target
 from txlayer.adapters.mqtt_properties import cloud_event, compact
 from txlayer.adapters.mqtt_session import Outgoing, Session
-from txlayer.adapters.mqtt_subscription import DIRECTORY, MqttSubscription, MqttWatch, Router
+from txlayer.adapters.mqtt_subscription import (
+    DIRECTORY,
+    MqttSubscription,
+    MqttWatch,
+    Router,
+    check_depth,
+    check_filter,
+)
 from txlayer.adapters.streams import Stream
-from txlayer.adapters.topics import check_name, check_pattern, escape
+from txlayer.adapters.topics import check_name, escape
 from txlayer.errors import BusError, Closed, PayloadTooLarge, UsageError
 from txlayer.ports import Ack, Capabilities, WatchHandler
 from txlayer.presence import Holder
@@ -35,9 +42,16 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _LEVEL = frozenset(chr(code) for code in range(33, 127)) - frozenset("/+#$")
-_MQTT_LARGEST = 268_435_455
 _ROOM_FOR_HEADERS = 1024
 _PRESENCE_KEEPALIVE = 5
+
+
+type_of = type  # `publish` has a parameter of that name
+
+
+def _check_topic(topic: str) -> None:
+    check_name(topic)
+    check_depth(topic)
 
 
 def open_bus(target: object, options: Mapping[str, Any]) -> MqttBus:
@@ -60,12 +74,14 @@ class MqttBus(BusBase):
         self._router = Router(self._envelope)
         self._main = self._new_session(own_client or self._new_client(), self._router)
         self._main.open()
-        self._packet_limit = int(self._main.limits.get("MaximumPacketSize", _MQTT_LARGEST))
         self._warn_of_limits()
 
     @property
     def capabilities(self) -> Capabilities:
-        limit = self._options.max_payload or self._packet_limit - _ROOM_FOR_HEADERS
+        limit = self._options.max_payload
+        if limit is None:
+            room = max(0, self._main.largest_packet - _ROOM_FOR_HEADERS)
+            limit = room * 3 // 4 if self._envelope else room  # base64 in the envelope
         wildcards = self._main.limits.get("WildcardSubscriptionAvailable", 1) == 1
         return Capabilities("publisher", True, not self._envelope, wildcards, limit)
 
@@ -86,6 +102,8 @@ class MqttBus(BusBase):
         type: str = "",
     ) -> Receipt:
         self._check_open()
+        if type_of(payload) is not bytes:
+            payload = as_bytes(payload)
         main, size = self._main, len(payload)
         with self._lock:
             if main.waiting_bytes + size > self._options.buffer_bytes:
@@ -95,20 +113,23 @@ class MqttBus(BusBase):
             properties, body = self._encode(stream.id, number, payload, headers, key, type)
             self._check_size(topic, size, body, properties)
             stream.number = number
-            return main.send(Outgoing(topic, body, properties, False, size))
+            return main.send(Outgoing(topic, body, properties, False, size + EVENT_OVERHEAD))
 
     def announce(self, key: str, value: bytes | None) -> Receipt:
         if self._closed:
             raise Closed(f"bus {self._name} is closed")
-        topic, value = f"{DIRECTORY}/{key}", value or b""
-        check_name(topic)
+        topic, value = f"{DIRECTORY}/{key}", b"" if value is None else as_bytes(value)
+        _check_topic(topic)
         with self._lock:
+            if self._main.waiting_bytes + len(value) > self._options.buffer_bytes:
+                raise buffer_full(self._main.waiting_bytes, self._options.buffer_bytes)
             self._check_size(topic, len(value), value, None)
-            return self._main.send(Outgoing(topic, value, None, True, len(value)))
+            return self._main.send(Outgoing(topic, value, None, True, len(value) + EVENT_OVERHEAD))
 
     def watch(self, prefix: str, handler: WatchHandler | None = None) -> MqttWatch:
         if self._closed:
             raise Closed(f"bus {self._name} is closed")
+        _check_topic(f"{DIRECTORY}/{prefix}")
         watch = MqttWatch(self._main, self._router, prefix, handler, self._send_marker)
         try:
             watch.start(self._options.connect_timeout)
@@ -117,6 +138,10 @@ class MqttBus(BusBase):
             raise
         self._remember(watch)
         return watch
+
+    def close(self, timeout: float = 5.0) -> None:
+        self._main.retire()
+        super().close(timeout)
 
     def _encode(
         self,
@@ -144,13 +169,15 @@ class MqttBus(BusBase):
         if limit is not None and size > limit:
             raise PayloadTooLarge(f"payload of {size} bytes: this bus takes at most {limit} (max_payload)")
         packet = len(body) + len(topic) * 4 + (len(properties.pack()) if properties else 1) + 16
-        if packet > self._packet_limit:
+        if packet > self._main.largest_packet:
             # Handed to paho it would break the connection, be sent again, and block everything behind it for ever.
-            raise PayloadTooLarge(f"event of {size} bytes: the broker takes packets up to {self._packet_limit} bytes")
+            raise PayloadTooLarge(
+                f"event of {size} bytes: the broker takes packets up to {self._main.largest_packet} bytes"
+            )
 
     def _stream(self, topic: str) -> Stream:
         if topic not in self._topics:
-            check_name(topic)
+            _check_topic(topic)
             self._topics[topic] = self._streams.open()
         return self._topics[topic]
 
@@ -158,13 +185,13 @@ class MqttBus(BusBase):
         self, topics: Sequence[str], options: LaneOptions, holder: Holder | None
     ) -> MqttSubscription:
         for topic in topics:
-            check_pattern(topic)
-        lane = self._lane(options)
+            check_filter(topic)
         shares = holder is None and options.ack is Ack.AUTO and not self._router.overlaps(topics)
-        if shares:
-            subscription = MqttSubscription(topics, lane, None, self._main, self._router, None)
-        else:
-            subscription = self._separate_subscription(topics, options, lane, holder)
+        if not shares:
+            self._refuse_own_client()
+            return self._start_apart(topics, self._lane(options), options.name, holder)
+        lane = self._lane(options)
+        subscription = MqttSubscription(topics, lane, None, self._main, self._router, None, self._add_apart)
         try:
             subscription.start()
         except BaseException:
@@ -172,21 +199,32 @@ class MqttBus(BusBase):
             raise
         return subscription
 
-    def _separate_subscription(
-        self, topics: Sequence[str], options: LaneOptions, lane: Any, holder: Holder | None
-    ) -> MqttSubscription:
+    def _add_apart(self, topics: Sequence[str], lane: Lane) -> MqttSubscription:
+        self._refuse_own_client()
+        return self._start_apart(topics, lane, "", None)
+
+    def _refuse_own_client(self) -> None:
         if self._own_client is not None:
             raise UsageError(
                 "a client of your own serves subscriptions without a durable name, with automatic acknowledgement and "
                 "without overlapping topics; for others open the bus by URL"
             )
-        router = Router(self._envelope)
-        client, will = self._new_client(options.name if holder else None), None
+
+    def _start_apart(self, topics: Sequence[str], lane: Lane, name: str, holder: Holder | None) -> MqttSubscription:
+        """A subscription on a session of its own."""
+        router, will = Router(self._envelope), None
         if holder is not None:
-            will = Will(f"{DIRECTORY}/{DURABLE}/{options.name}", holder.will)
-        session = self._new_session(client, router, durable=holder is not None, will=will)
-        subscription = MqttSubscription(topics, lane, holder, session, router, session)
-        session.open()
+            will = Will(f"{DIRECTORY}/{DURABLE}/{name}", holder.will)
+        session = self._new_session(
+            self._new_client(name if holder else None), router, durable=holder is not None, will=will
+        )
+        subscription = MqttSubscription(topics, lane, holder, session, router, session, self._add_apart)
+        try:
+            session.open()
+            subscription.start()
+        except BaseException:
+            subscription.close()
+            raise
         return subscription
 
     def _at_death(self, key: str, will: bytes) -> Callable[[], None]:
@@ -223,6 +261,8 @@ class MqttBus(BusBase):
             on_resume=router.on_resume,
             on_ready=router.on_ready,
             on_taken_over=router.on_taken_over,
+            on_refused=router.on_refused,
+            neighbour=self._main if durable else None,
         )
 
     def _send_marker(self, topic: str) -> None:

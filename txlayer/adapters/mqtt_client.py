@@ -50,6 +50,18 @@ class QuickClient(Client):
         no_delay(sock)
         return BufferedSocket(sock)
 
+    def _ssl_wrap_socket(self, tcp_sock: Any) -> Any:
+        """The context checks the host's name; paho leaves the socket of a failed handshake open."""
+        assert self._ssl_context is not None
+        sock = self._ssl_context.wrap_socket(tcp_sock, server_hostname=self._host, do_handshake_on_connect=False)
+        try:
+            sock.settimeout(self._connect_timeout)
+            sock.do_handshake()
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
     def _handle_publish(self) -> MQTTErrorCode:
         command, packet = self._in_packet["command"], bytes(self._in_packet["packet"])
         qos = (command >> 1) & 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from paho.mqtt.client import Client
@@ -27,21 +27,21 @@ class MqttOptions(msgspec.Struct, frozen=True):
     """Beginning of the client ids."""
     protocol: str = "5"
     """`5`, or `3.1.1`: no headers there, so events travel in an envelope."""
-    connect_timeout: float = 10.0
-    keepalive: int = 30
-    inflight: int = 100
+    connect_timeout: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    keepalive: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 30
+    inflight: Annotated[int, msgspec.Meta(ge=1)] = 100
     """Publishes on their way at a time; the broker's own limit counts too."""
-    buffer_bytes: int = 64 * 1024 * 1024
-    max_payload: int | None = None
+    buffer_bytes: Annotated[int, msgspec.Meta(ge=1)] = 64 * 1024 * 1024
+    max_payload: Annotated[int, msgspec.Meta(ge=0)] | None = None
     cloudevents: bool = False
-    session_expiry: int = 300
+    session_expiry: Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)] = 300
     """Seconds for which the broker keeps events of an unnamed subscription while this process is cut off (MQTT 5)."""
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
     tls_insecure: bool = False
     host: str | None = None
-    port: int | None = None
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] | None = None
     """Where to connect, for a client of the user's own."""
 
 
@@ -85,10 +85,22 @@ def read_target(target: object, options: Mapping[str, Any]) -> tuple[Endpoint, M
     raise UsageError(f"an MQTT bus is opened by a URL or a paho client, not {type(target).__name__}")
 
 
+_OUR_CALLBACKS = (
+    "on_connect",
+    "on_disconnect",
+    "on_message",
+    "on_publish",
+    "on_socket_open",
+    "on_socket_register_write",
+    "on_subscribe",
+    "on_unsubscribe",
+)
+
+
 def check_own_client(client: Client) -> None:
     """The bus runs the client: it must be configured, and otherwise untouched."""
-    taken = [name for name in ("on_connect", "on_message", "on_publish", "on_subscribe") if getattr(client, name)]
-    if client.is_connected():
+    taken = [name for name in _OUR_CALLBACKS if getattr(client, name)]
+    if client.socket() is not None or client._thread is not None:
         raise UsageError("the client is connected already: hand it over before connect() and loop_start()")
     if taken:
         raise UsageError(f"the bus needs the client's callbacks for itself, but {', '.join(taken)} is set")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from paho.mqtt.properties import Properties
 
+from txlayer.adapters.topics import UNFIT
 from txlayer.errors import UsageError
 from txlayer.metadata import HEADER
 
@@ -37,7 +38,11 @@ class PreparedProperties(Properties):
 def compact(text: bytes, headers: Mapping[str, str] | None) -> PreparedProperties:
     """One property with the metadata, then the application's headers."""
     content = METADATA_PREFIX + _LENGTH.pack(len(text)) + text
-    return PreparedProperties(content + _pairs(headers) if headers else content)
+    if not headers:
+        return PreparedProperties(content)
+    if HEADER in headers:
+        raise UsageError(f"a header named {HEADER!r} is the layer's own: take another name")
+    return PreparedProperties(content + _pairs(headers))
 
 
 def cloud_event(attributes: Mapping[str, str], headers: Mapping[str, str] | None) -> PreparedProperties:
@@ -55,11 +60,12 @@ def _pairs(headers: Mapping[str, str]) -> bytes:
 
 
 def _string(text: str) -> bytes:
-    try:
-        data = text.encode()
-        return _LENGTH.pack(len(data)) + data
-    except (UnicodeEncodeError, struct.error) as exc:
-        raise UsageError(f"a header must be text of at most 65535 bytes in UTF-8: {exc}") from None
+    if not isinstance(text, str) or UNFIT.search(text):
+        raise UsageError("an MQTT header is text without control characters: encode anything else, as base64 say")
+    data = text.encode()
+    if len(data) > 65_535:
+        raise UsageError(f"a header of {len(data)} bytes: at most 65535 in UTF-8")
+    return _LENGTH.pack(len(data)) + data
 
 
 def varint(number: int) -> bytes:

@@ -11,8 +11,10 @@ Each connection is a generation with an acknowledgement window of its own.
 from __future__ import annotations
 
 import logging
+import random
 import select
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import tenacity
 from paho.mqtt.client import Client
+from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from txlayer.adapters.ack_window import AckWindow
@@ -32,10 +35,20 @@ from txlayer.adapters.mqtt_options import (
     MqttOptions,
     Will,
     expiry,
+    make_client,
 )
 from txlayer.adapters.mqtt_socket import flush, no_delay
 from txlayer.delivery import Delivery
-from txlayer.errors import AuthenticationFailed, BrokerUnreachable, BusError, PublishFailed, SubscribeFailed
+from txlayer.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    BusError,
+    Closed,
+    NameTaken,
+    PublishFailed,
+    SubscribeFailed,
+    TopicForbidden,
+)
 from txlayer.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -47,6 +60,11 @@ _logger = logging.getLogger(__name__)
 _READS_IN_A_ROW = 200
 _BAD_CREDENTIALS = {0x86, 0x87}
 _TAKEN_OVER = 0x8E
+MQTT_LARGEST = 268_435_455
+_LARGEST_SUBSCRIBE = 60_000
+_LONGEST_PAUSE = 10.0
+_FIGHT_SECONDS = 30.0
+_LOST_FIGHT = 3
 
 Filters = dict[str, SubscribeOptions | int]
 
@@ -81,10 +99,13 @@ class Session:
         on_resume: Callable[[], None] = lambda: None,
         on_ready: Callable[[], None] = lambda: None,
         on_taken_over: Callable[[], None] = lambda: None,
+        on_refused: Callable[[Collection[str]], None] = lambda filters: None,
+        neighbour: Session | None = None,
     ) -> None:
         self.client = client
         self.limits: dict[str, Any] = {}
         """What the broker said of itself in the CONNACK."""
+        self.largest_packet = MQTT_LARGEST
         self._endpoint = endpoint
         self._options = options
         self._durable = durable
@@ -93,26 +114,37 @@ class Session:
         self._on_resume = on_resume
         self._on_ready = on_ready
         self._on_taken_over = on_taken_over
+        self._on_refused = on_refused
+        self._neighbour = neighbour
+        self._losses: list[tuple[float, int]] = []
+        self._fruitless = 0
         self._outbox: deque[Outgoing] = deque()
         self._on_the_way: dict[int, Outgoing] = {}
         self._taken_bytes = self._done_bytes = 0
         self._acks: deque[tuple[AckWindow, int]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._filters: Filters = {}
-        self._subscribing: dict[int, _Waiter] = {}
+        self._dropping: set[str] = set()
+        self._subscribing: dict[int, tuple[_Waiter, list[str]]] = {}
         self._unanswered: list[_Waiter] = []
         self._received: list[MQTTMessage] = []
         self._progress = 0
         self._inflight = options.inflight
         self._window = AckWindow(self._release)
         self._connected = self._taken_over = False
+        self.generations = 0
+        """How many connections there have been."""
+        self._retired = self._said_goodbye = self._draining = False
         self._refusal: BusError | None = None
+        self._failure: BusError | None = None
+        self._ended: BusError | None = None
         self._first = threading.Event()
         self._stopping = threading.Event()
         self._drained = threading.Event()
         self._asleep = False
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
+        self._wake_w.setblocking(False)
         self._set_up(will)
         self._thread = threading.Thread(target=self._run, name=f"txlayer-mqtt-{endpoint}", daemon=True)
 
@@ -120,6 +152,7 @@ class Session:
         client = self.client
         client.manual_ack_set(True)
         client.max_inflight_messages_set(0)  # the window is ours: paho queues what exceeds its own
+        client.max_queued_messages_set(0)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
@@ -149,7 +182,7 @@ class Session:
         """Connect; raises when the broker cannot be reached in time or refuses us."""
         self._thread.start()
         if not self._first.wait(self._options.connect_timeout) or not self._connected:
-            error = self._refusal or BrokerUnreachable(
+            error = self._failure or BrokerUnreachable(
                 f"no MQTT broker at {self._endpoint} within {self._options.connect_timeout} s"
             )
             self.close(0.0)
@@ -160,14 +193,22 @@ class Session:
         return self._taken_bytes - self._done_bytes
 
     @property
-    def closing(self) -> bool:
-        return self._stopping.is_set()
+    def connected(self) -> bool:
+        return self._connected
 
-    def filter_options(self, retain_handling: int) -> SubscribeOptions | int:
-        """At least once; MQTT 5 can say what to do with retained messages."""
+    @property
+    def closing(self) -> bool:
+        return self._retired or self._stopping.is_set()
+
+    def retire(self) -> None:
+        """It is about to be closed: filters need not be given back one by one."""
+        self._retired = True
+
+    def filter_options(self, qos: int, retain_handling: int) -> SubscribeOptions | int:
+        """MQTT 5 can say what to do with retained messages."""
         if self._options.protocol == "5":
-            return SubscribeOptions(qos=1, retainHandling=retain_handling)
-        return 1
+            return SubscribeOptions(qos=qos, retainHandling=retain_handling)
+        return qos
 
     def send(self, outgoing: Outgoing) -> Receipt:
         """Queue a publish. The caller serialises its calls."""
@@ -175,39 +216,77 @@ class Session:
         self._outbox.append(outgoing)
         if self._asleep:
             self._wake()
+        if self._ended is not None:
+            self._fail_the_rest()
         return outgoing.receipt
 
     def subscribe(self, filters: Filters) -> None:
         """Returns when the broker has confirmed; survives reconnects."""
+        for pattern in filters:
+            if len(pattern.encode()) + 16 > self.largest_packet:
+                raise TopicForbidden(f"topic of {len(pattern)} characters: over the broker's largest packet")
         waiter = _Waiter()
         self._command(lambda: self._send_subscribe(filters, waiter))
         try:
-            waiter.wait(
-                self._options.connect_timeout, f"the broker did not confirm the subscription to {list(filters)}"
-            )
+            self._await(waiter, f"the broker did not confirm the subscription to {_some(filters)}")
         except SubscribeFailed:
-            self._command(lambda: self._send_unsubscribe(list(filters), _Waiter()))
+            self._command(lambda: self._send_unsubscribe(filters, _Waiter()))
             raise
 
     def unsubscribe(self, filters: Collection[str]) -> None:
-        waiter = _Waiter()
-        self._command(lambda: self._send_unsubscribe(list(filters), waiter))
-        waiter.wait(self._options.connect_timeout, f"the broker did not confirm the end of {list(filters)}")
+        """Returns when the broker has confirmed."""
+        filters, waiter = list(filters), _Waiter()
+        self._command(lambda: self._send_unsubscribe(filters, waiter))
+        self._await(waiter, f"the broker did not confirm the end of {_some(filters)}")
+
+    def drop(self, filters: Collection[str]) -> None:
+        """Unsubscribe, but do not wait for a broker that is away."""
+        filters = list(filters)
+        if self._connected:
+            self.unsubscribe(filters)
+        else:
+            self._command(lambda: self._send_unsubscribe(filters, _Waiter()))
+
+    def _await(self, waiter: _Waiter, otherwise: str) -> None:
+        if isinstance(self._ended, NameTaken):
+            raise self._ended
+        if self._ended is not None:
+            raise Closed(f"the connection to {self._endpoint} is closed")
+        waiter.wait(self._options.connect_timeout, otherwise)
 
     def close(self, timeout: float, *, forget: bool = False) -> None:
         """Wait for receipts up to `timeout`, disconnect; `forget` ends the session at the broker too."""
-        if timeout > 0 and self._connected:
-            self._command(lambda: None)
+        self._retired = True
+        elsewhere = threading.current_thread() is not self._thread
+        if timeout > 0 and elsewhere and self._thread.is_alive():
+            self._drained.clear()
+            self._draining = True
+            self._wake()
             self._drained.wait(timeout)
         if self._thread.is_alive():
             self._command(lambda: self._goodbye(forget))
         self._stopping.set()
         self._wake()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+        if self._thread.is_alive() and elsewhere:
             self._thread.join(max(timeout, 5.0))
         self._wake_w.close()
         self._window.close()
+        self._ended = self._ended or _closed()
         self._fail_the_rest()
+        if forget and self._durable:
+            self._forget_session()
+
+    def _forget_session(self) -> None:
+        """Raises if the broker could not be told: it would go on collecting events for nobody."""
+        if self._options.protocol == "5":
+            if not self._said_goodbye:
+                raise BusError(f"{self._endpoint} is away: it keeps the durable subscription and its events")
+            return
+        # MQTT 3.1.1 ends a session only by beginning a clean one under the same client id.
+        client_id = self.client._client_id.decode()
+        clean = Session(make_client(self._endpoint, self._options, client_id, False), self._endpoint, self._options)
+        clean.open()
+        clean.close(0.0)
 
     # -- the network thread --------------------------------------------------------------------------------------------
 
@@ -216,17 +295,51 @@ class Session:
             while not self._stopping.is_set() and not self._taken_over:
                 if self._connect():
                     self._serve()
+                    self._note_loss()
                 self._end_generation()
         except Exception:
             _logger.exception("the MQTT connection to %s ended by a bug", self._endpoint)
             raise
         finally:
-            self._first.set()
-            self._drained.set()
-            self.client.disconnect()
-            self._wake_r.close()
+            self._hang_up()
         if self._taken_over and not self._stopping.is_set():
             threading.Thread(target=self._on_taken_over, name="txlayer-mqtt-taken-over", daemon=True).start()
+
+    def _note_loss(self) -> None:
+        """Another client with our client id makes the broker end our connection, and not every broker says so.
+
+        We would end its connection in turn, and so on: when a durable name is thrown out again and again while the
+        connection beside it stays, its holder gives up.
+        """
+        if self._stopping.is_set() or not self._durable or self._neighbour is None or not self._neighbour.connected:
+            return
+        now, beside = time.monotonic(), self._neighbour.generations
+        recent = [(at, place) for at, place in self._losses if now - at < _FIGHT_SECONDS and place == beside]
+        self._losses = [*recent, (now, beside)]
+        self._taken_over = self._taken_over or len(self._losses) >= _LOST_FIGHT
+
+    def _pause(self) -> None:
+        """Before the next connection, if the ones before broke before anything came through."""
+        if self._fruitless > 1:
+            longest = min(_LONGEST_PAUSE, 0.05 * 2.0**self._fruitless)
+            self._stopping.wait(random.uniform(0, longest))
+        self._fruitless += 1
+
+    def _hang_up(self) -> None:
+        """Nobody waits for this thread any more."""
+        sock = self.client.socket()
+        if sock is not None:
+            self.client.disconnect()
+            self.client.loop_write()
+            sock.close()
+        self._end_generation()
+        self._ended = NameTaken("another client connected with our client id") if self._taken_over else _closed()
+        for waiter in self._unanswered:
+            waiter.done(self._ended)
+        self._fail_the_rest()
+        self._first.set()
+        self._drained.set()
+        self._wake_r.close()
 
     def _connect(self) -> bool:
         """Open the socket, again and again with growing, jittered pauses."""
@@ -238,12 +351,13 @@ class Session:
 
         pauses = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type((OSError, ValueError, BusError)),
-            wait=tenacity.wait_random_exponential(multiplier=0.1, max=10.0),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE),
             stop=tenacity.stop_when_event_set(self._stopping),
             sleep=tenacity.sleep_using_event(self._stopping),
             after=self._note_failure,
             reraise=True,
         )
+        self._pause()
         try:
             pauses(attempt)
         except (OSError, ValueError, BusError):
@@ -253,10 +367,15 @@ class Session:
     def _note_failure(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         if isinstance(error, AuthenticationFailed):
-            self._refusal = error
+            self._failure = error
+            self._first.set()
+        elif isinstance(error, ssl.SSLCertVerificationError):
+            self._failure = BusError(
+                f"the certificate of {self._endpoint} is not trusted (ca=... names its authority): {error}"
+            )
             self._first.set()
         elif not self._first.is_set():
-            self._refusal = BrokerUnreachable(
+            self._failure = BrokerUnreachable(
                 f"no MQTT broker at {self._endpoint} within {self._options.connect_timeout} s: {error}"
             )
         _logger.info("no connection to %s (attempt %d): %s", self._endpoint, state.attempt_number, error)
@@ -338,47 +457,72 @@ class Session:
             except ValueError as exc:
                 self._finish(outgoing, PublishFailed(f"paho refused the event: {exc}"))
             else:
+                if info.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE:  # paho's next packet id is still on its way
+                    self._outbox.appendleft(outgoing)
+                    break
                 self._on_the_way[info.mid] = outgoing
-        if not self._outbox and not self._on_the_way:
+        if self._draining and not self._outbox and not self._on_the_way:
             self._drained.set()
-        else:
-            self._drained.clear()
 
     def _resume(self) -> None:
         """After a (re)connect: subscribe to everything again; a session that the broker kept takes no harm."""
-        unanswered, self._unanswered = self._unanswered, []
+        unanswered, self._unanswered = dict.fromkeys(self._unanswered), []
 
-        def ready() -> None:
+        def ready(refused: Collection[str]) -> None:
+            if refused:
+                self._on_refused(refused)
             for waiter in unanswered:
-                waiter.done(None)
+                waiter.done(_refused([name for name in waiter.filters if name in refused]))
             self._on_ready()
 
+        if self._dropping:
+            self._send_unsubscribe(sorted(self._dropping), _Waiter())
         if self._filters:
             self._on_resume()
-            self._send_subscribe(dict(self._filters), _Waiter(ready))
-        else:
-            ready()
+        self._send_subscribe(dict(self._filters), _Waiter(ready, list(unanswered)))
 
     def _send_subscribe(self, filters: Filters, waiter: _Waiter) -> None:
         """Only while connected; if the answer is lost with the connection, `_resume` asks again."""
         self._filters.update(filters)
+        self._dropping.difference_update(filters)
         waiter.filters = list(filters)
-        _, mid = self.client.subscribe(list(filters.items()))  # type: ignore[arg-type]
-        self._await_answer(mid, waiter)
+        for chunk in self._chunks(filters):
+            _, mid = self.client.subscribe([(name, filters[name]) for name in chunk])  # type: ignore[arg-type]
+            self._await_answer(mid, waiter, chunk)
+        waiter.sent()
 
-    def _send_unsubscribe(self, filters: list[str], waiter: _Waiter) -> None:
-        for pattern in filters:
+    def _send_unsubscribe(self, filters: Collection[str], waiter: _Waiter) -> None:
+        known = [pattern for pattern in filters if pattern in self._filters or pattern in self._dropping]
+        for pattern in known:
             self._filters.pop(pattern, None)
-        _, mid = self.client.unsubscribe(filters)
-        self._await_answer(mid, waiter)
+        self._dropping.update(known)
+        for chunk in self._chunks(known):
+            _, mid = self.client.unsubscribe(chunk)
+            self._await_answer(mid, waiter, chunk)
+        waiter.sent()
 
-    def _await_answer(self, mid: int | None, waiter: _Waiter) -> None:
+    def _chunks(self, filters: Collection[str]) -> list[list[str]]:
+        """In packets that the broker takes: a larger one would break the connection, and every one after it."""
+        chunks: list[list[str]] = []
+        room, limit = 0, min(_LARGEST_SUBSCRIBE, self.largest_packet) - 16
+        for pattern in filters:
+            size = len(pattern.encode()) + 3
+            if room < size or not chunks:
+                chunks.append([])
+                room = limit
+            chunks[-1].append(pattern)
+            room -= size
+        return chunks
+
+    def _await_answer(self, mid: int | None, waiter: _Waiter, chunk: list[str]) -> None:
+        waiter.missing += 1
         if mid is None:
             self._unanswered.append(waiter)
         else:
-            self._subscribing[mid] = waiter
+            self._subscribing[mid] = (waiter, chunk)
 
     def _goodbye(self, forget: bool) -> None:
+        self._said_goodbye = self._connected
         if self._options.protocol == "5" and (forget or not self._durable):
             self.client.disconnect(properties=expiry(DISCONNECT, 0))
         else:
@@ -391,7 +535,8 @@ class Session:
         self._window = AckWindow(self._release)
         self._acks.clear()
         self._received.clear()
-        self._unanswered.extend(self._subscribing.values())
+        for waiter in dict.fromkeys(waiter for waiter, _ in self._subscribing.values()):
+            self._unanswered.extend(waiter.also or [waiter])
         self._subscribing.clear()
 
     # -- paho's callbacks, on the network thread -----------------------------------------------------------------------
@@ -404,8 +549,10 @@ class Session:
             self._refusal = AuthenticationFailed(refused) if reason.value in _BAD_CREDENTIALS else BusError(refused)
             return
         self.limits = {} if properties is None else properties.json()
+        self.largest_packet = int(self.limits.get("MaximumPacketSize", MQTT_LARGEST))
         self._inflight = min(self._options.inflight, int(self.limits.get("ReceiveMaximum", 65_535)))
         self._connected = True
+        self.generations += 1
         self._first.set()
 
     def _on_disconnect(self, client: Client, _: object, flags: Any, reason: ReasonCode, properties: object) -> None:
@@ -415,10 +562,12 @@ class Session:
 
     def _on_message(self, client: Client, _: object, message: MQTTMessage) -> None:
         self._progress += 1
+        self._fruitless = 0
         self._received.append(message)
 
     def _on_publish(self, client: Client, _: object, mid: int, reason: ReasonCode, properties: object) -> None:
         self._progress += 1
+        self._fruitless = 0
         outgoing = self._on_the_way.pop(mid, None)
         if outgoing is not None:
             failed = reason.value >= 0x80
@@ -426,19 +575,20 @@ class Session:
 
     def _on_subscribe(self, client: Client, _: object, mid: int, reasons: list[ReasonCode], __: object) -> None:
         self._progress += 1
-        waiter = self._subscribing.pop(mid, None)
+        waiter, chunk = self._subscribing.pop(mid, (None, []))
         if waiter is None:
             return
-        refused = [name for name, reason in zip(waiter.filters, reasons, strict=False) if reason.is_failure]
+        refused = [name for name, reason in zip(chunk, reasons, strict=False) if reason.is_failure]
         for name in refused:
             self._filters.pop(name, None)
-        waiter.done(SubscribeFailed(f"the broker refused the subscription to {refused}") if refused else None)
+        waiter.answered(refused)
 
     def _on_unsubscribe(self, client: Client, _: object, mid: int, reasons: object, __: object) -> None:
         self._progress += 1
-        waiter = self._subscribing.pop(mid, None)
+        waiter, chunk = self._subscribing.pop(mid, (None, []))
+        self._dropping.difference_update(chunk)
         if waiter is not None:
-            waiter.done(None)
+            waiter.answered([])
 
     # -- small parts ---------------------------------------------------------------------------------------------------
 
@@ -453,10 +603,14 @@ class Session:
         outgoing.receipt.complete(error)
 
     def _fail_the_rest(self) -> None:
-        for outgoing in [*self._on_the_way.values(), *self._outbox]:
-            self._finish(outgoing, PublishFailed("closed before the broker acknowledged: it may or may not arrive"))
-        self._on_the_way.clear()
-        self._outbox.clear()
+        error = self._ended or _closed()
+        for queue in (self._on_the_way, self._outbox):
+            while queue:
+                try:
+                    outgoing = queue.popitem()[1] if isinstance(queue, dict) else queue.popleft()
+                except (KeyError, IndexError):
+                    break  # another thread does the same
+                self._finish(outgoing, error)
 
     def _command(self, command: Callable[[], None]) -> None:
         self._commands.append(command)
@@ -471,24 +625,55 @@ class Session:
 
 
 class _Waiter:
-    """Someone who waits for the broker's answer to a subscription."""
+    """Someone who waits for the broker's answer to a subscription, which may go out in several packets."""
 
-    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, then: Callable[[Collection[str]], None] = lambda refused: None, also: Sequence[_Waiter] = ()
+    ) -> None:
+        self.also = also
+        """Those who wait for the same answer; asked again, it is for them."""
         self.filters: list[str] = []
+        self.missing = 0
+        self._refused: list[str] = []
         self._then = then
         self._event = threading.Event()
         self._error: BusError | None = None
 
+    def sent(self) -> None:
+        """All packets are out. There may have been none to send."""
+        if not self.missing:
+            self.answered([])
+
+    def answered(self, refused: list[str]) -> None:
+        """The broker's answer to one packet."""
+        self.missing -= 1
+        self._refused += refused
+        if self.missing <= 0:
+            self.done(_refused(self._refused))
+
     def done(self, error: BusError | None) -> None:
         self._error = error
         self._event.set()
-        self._then()
+        self._then(self._refused)
 
     def wait(self, timeout: float, otherwise: str) -> None:
         if not self._event.wait(timeout):
             raise SubscribeFailed(otherwise)
         if self._error is not None:
             raise self._error
+
+
+def _refused(filters: Collection[str]) -> SubscribeFailed | None:
+    return SubscribeFailed(f"the broker refused the subscription to {_some(filters)}") if filters else None
+
+
+def _some(filters: Collection[str]) -> str:
+    names = sorted(filters)
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _closed() -> PublishFailed:
+    return PublishFailed("closed before the broker acknowledged: it may or may not arrive")
 
 
 def _ignore(*_: object) -> None:

@@ -7,6 +7,7 @@ wake-up of the broker for every acknowledgement. Between them and the kernel, a 
 from __future__ import annotations
 
 import socket
+import ssl
 from typing import Any
 
 _READ_BYTES = 64 * 1024
@@ -43,7 +44,7 @@ class BufferedSocket:
             while self._unsent:
                 sent = self._sock.send(self._unsent)
                 del self._unsent[:sent]
-        except (BlockingIOError, InterruptedError):
+        except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             return False
         return True
 

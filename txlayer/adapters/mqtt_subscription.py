@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from txlayer import metadata
@@ -17,7 +17,7 @@ from txlayer.adapters.memory_broker import below
 from txlayer.adapters.mqtt_client import PackedProperties
 from txlayer.adapters.topics import check_pattern, matches, overlap
 from txlayer.delivery import Delivery
-from txlayer.errors import BusError, DecodeError, NameTaken
+from txlayer.errors import BusError, Closed, DecodeError, NameTaken, SubscribeFailed, TopicForbidden
 from txlayer.ports import WatchHandler
 from txlayer.presence import Holder
 
@@ -31,6 +31,7 @@ _logger = logging.getLogger(__name__)
 OWN = "txlayer/v1/"
 DIRECTORY = "txlayer/v1/dir"
 _SYNC = "txlayer/v1/sync"
+_MOST_LEVELS = 200
 _SEND_RETAINED, _NO_RETAINED = 0, 2
 
 
@@ -44,10 +45,15 @@ class Router:
         self._watches: list[MqttWatch] = []
         self._by_topic: dict[str, MqttSubscription | None] = {}
 
-    def overlaps(self, topics: Sequence[str]) -> bool:
+    def overlaps(self, topics: Sequence[str], besides: MqttSubscription | None = None) -> bool:
         """Whether a broker could send an event twice to this session, once for each of two subscriptions."""
         with self._lock:
-            taken = [topic for subscription in self._subscriptions for topic in subscription.topics]
+            taken = [
+                topic
+                for subscription in self._subscriptions
+                if subscription is not besides
+                for topic in subscription.here
+            ]
         taken.append(f"{OWN}#")
         return any(overlap(topic, other) for topic in topics for other in taken)
 
@@ -85,6 +91,15 @@ class Router:
     def on_taken_over(self) -> None:
         for subscription in self._subscriptions:
             subscription.fail(NameTaken("another client connected under this durable name"))
+
+    def on_refused(self, filters: Collection[str]) -> None:
+        """After a reconnect the broker does not take a subscription again."""
+        for subscription in self._subscriptions:
+            if not subscription.here.isdisjoint(filters):
+                error = SubscribeFailed("after a reconnect the broker refused the subscription")
+                threading.Thread(
+                    target=subscription.fail, args=(error,), name="txlayer-mqtt-refused", daemon=True
+                ).start()
 
     def route(self, messages: list[MQTTMessage], window: AckWindow) -> None:
         batch: list[Delivery] = []
@@ -167,6 +182,20 @@ def _from_envelope(topic: str, data: bytes, message: MQTTMessage) -> Delivery:
     return Delivery(topic, payload, key, headers, packed, native=message)
 
 
+def check_filter(pattern: str) -> None:
+    """Refuse what cannot be subscribed to here."""
+    check_pattern(pattern)
+    if pattern.startswith("$share/"):
+        raise TopicForbidden(f"cannot subscribe to {pattern!r}: an event of a shared subscription reaches one of many")
+    check_depth(pattern)
+
+
+def check_depth(topic: str) -> None:
+    """Mosquitto breaks the connection over more than 200 levels."""
+    if topic.count("/") > _MOST_LEVELS:
+        raise TopicForbidden(f"topic of {topic.count('/') + 1} levels: at most {_MOST_LEVELS}")
+
+
 class MqttSubscription(SubscriptionBase):
     """Topics of one session that go to one handler. `own_session` is closed with it."""
 
@@ -178,12 +207,24 @@ class MqttSubscription(SubscriptionBase):
         session: Session,
         router: Router,
         own_session: Session | None,
+        open_apart: Callable[[Sequence[str], Lane], MqttSubscription],
     ) -> None:
         super().__init__(topics, lane, holder)
         self._session = session
         self._router = router
         self._own_session = own_session
+        self._open_apart = open_apart
+        self._apart: list[MqttSubscription] = []
         router.enter(self)
+
+    @property
+    def here(self) -> frozenset[str]:
+        """The topics on its first session."""
+        return frozenset(self._topics)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return self.here.union(*(other.here for other in self._apart))
 
     @property
     def native(self) -> Client:
@@ -194,18 +235,39 @@ class MqttSubscription(SubscriptionBase):
 
     def add(self, *topics: str) -> None:
         for topic in topics:
-            check_pattern(topic)
-        self._topics.update(topics)
+            check_filter(topic)
+        new = [topic for topic in topics if topic not in self.topics]
+        self._check_running()
+        if self._own_session is None and self._router.overlaps(new, besides=self):
+            # The topics of another subscription on the same session: its filter and its events must stay its own.
+            self._apart.append(self._open_apart(new, self._lane))
+            return
+        self._topics.update(new)
         self._router.forget_routes()
-        self._session.subscribe(self._filters(topics))
+        try:
+            self._session.subscribe(self._filters(new))
+        except BaseException:
+            self._topics.difference_update(new)
+            self._router.forget_routes()
+            raise
 
     def remove(self, *topics: str) -> None:
+        self._check_running()
         gone = [topic for topic in topics if topic in self._topics]
         self._topics.difference_update(topics)
         self._router.forget_routes()
-        self._lane.keep_only(self.wants)
-        if gone:
-            self._session.unsubscribe(gone)
+        for other in self._apart:
+            other._topics.difference_update(topics)
+            other._router.forget_routes()
+        self._lane.keep_only(lambda topic: self.wants(topic) or any(other.wants(topic) for other in self._apart))
+        self._session.unsubscribe(gone)
+        for other in [other for other in self._apart if not other.here]:
+            self._apart.remove(other)
+            other._stop(forget=True)
+
+    def _check_running(self) -> None:
+        if self.closed:
+            raise Closed(f"the subscription to {sorted(self.topics)[:5]} is closed")
 
     def wants(self, topic: str) -> bool:
         """The layer's own topics only for those who name them."""
@@ -224,16 +286,18 @@ class MqttSubscription(SubscriptionBase):
 
     def _stop(self, forget: bool) -> None:
         self._router.leave(self)
+        for other in self._apart:
+            other._stop(forget)
         if self._own_session is not None:
             self._own_session.close(1.0, forget=forget)
         elif not self._session.closing:
             try:
-                self._session.unsubscribe(self._topics)
+                self._session.drop(self._topics)
             except BusError as exc:
                 _logger.info("unsubscribing while the broker is away: %s", exc)
 
     def _filters(self, topics: Sequence[str] | set[str]) -> Filters:
-        return {topic: self._session.filter_options(_NO_RETAINED) for topic in topics}
+        return {topic: self._session.filter_options(1, _NO_RETAINED) for topic in topics}
 
 
 class MqttWatch(LatestValueWatch):
@@ -264,8 +328,10 @@ class MqttWatch(LatestValueWatch):
         router.enter_watch(self)
 
     def start(self, timeout: float) -> None:
-        retained = self._session.filter_options(_SEND_RETAINED)
-        self._session.subscribe({self.filter: retained, self._marker: self._session.filter_options(_NO_RETAINED)})
+        # At QoS 0: what exceeds the queue of a client Mosquitto drops at QoS 1, and there may be any number of values.
+        # Nothing is lost by it, since after a reconnect all of them come again.
+        retained = self._session.filter_options(0, _SEND_RETAINED)
+        self._session.subscribe({self.filter: retained, self._marker: self._session.filter_options(0, _NO_RETAINED)})
         self._send_marker(self._marker)
         if not self._complete.wait(timeout):
             raise BusError(f"the latest values below {self._prefix} did not come within {timeout} s")
@@ -299,6 +365,6 @@ class MqttWatch(LatestValueWatch):
             gone.append(self.filter)
         if not self._session.closing:
             try:
-                self._session.unsubscribe(gone)
+                self._session.drop(gone)
             except BusError as exc:
                 _logger.info("unwatching while the broker is away: %s", exc)

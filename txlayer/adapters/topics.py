@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from txlayer.errors import TopicForbidden
+
+# Control characters, surrogates and what Unicode calls noncharacters: a broker may break the connection over them
+# (MQTT 5, section 1.5.4), and over every attempt to send the event again.
+UNFIT = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))
+    + "]"
+)
 
 
 def is_pattern(topic: str) -> bool:
@@ -39,19 +49,29 @@ def overlap(one: str, other: str, separator: str = "/") -> bool:
 
 def check_name(topic: str, max_bytes: int = 65_535) -> None:
     """Refuse what no MQTT-like bus can publish to."""
-    if not topic or "\0" in topic or is_pattern(topic):
-        raise TopicForbidden(f"cannot publish to {topic!r}: a topic is not empty and has no '+', '#' or NUL")
-    if len(topic.encode()) > max_bytes:
-        raise TopicForbidden(f"topic of {len(topic.encode())} bytes: at most {max_bytes}")
+    if not topic or is_pattern(topic) or UNFIT.search(topic):
+        raise TopicForbidden(
+            f"cannot publish to {topic[:200]!r}: a topic is not empty and has no '+', '#' or control character"
+        )
+    _check_length(topic, max_bytes)
 
 
-def check_pattern(pattern: str, separator: str = "/") -> None:
+def check_pattern(pattern: str, separator: str = "/", max_bytes: int = 65_535) -> None:
     """Refuse a malformed pattern."""
     levels = pattern.split(separator)
-    if not pattern or "\0" in pattern or "#" in "".join(levels[:-1]):
-        raise TopicForbidden(f"cannot subscribe to {pattern!r}: '#' stands alone and last, and nothing is empty")
+    if not pattern or UNFIT.search(pattern) or "#" in "".join(levels[:-1]):
+        raise TopicForbidden(
+            f"cannot subscribe to {pattern[:200]!r}: a pattern is not empty, '#' comes last, no control characters"
+        )
     if any(("+" in level or "#" in level) and len(level) > 1 for level in levels):
-        raise TopicForbidden(f"cannot subscribe to {pattern!r}: '+' and '#' stand alone between {separator!r}")
+        raise TopicForbidden(f"cannot subscribe to {pattern[:200]!r}: '+' and '#' stand alone between {separator!r}")
+    _check_length(pattern, max_bytes)
+
+
+def _check_length(topic: str, max_bytes: int) -> None:
+    length = len(topic.encode())
+    if length > max_bytes:
+        raise TopicForbidden(f"topic of {length} bytes: at most {max_bytes}")
 
 
 def escape(level: str, allowed: frozenset[str]) -> str:

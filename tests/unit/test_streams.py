@@ -1,0 +1,74 @@
+"""Numbers of events: gaps, late fills and duplicates, against a model that remembers everything."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txlayer.adapters.streams import Streams, StreamTracker
+
+A, B = b"a" * 12, b"b" * 12
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, B]), st.integers(1, 30)), max_size=80))
+def test_every_event_is_new_once_and_every_gap_is_told_when_it_opens(events: list[tuple[bytes, int]]) -> None:
+    tracker = StreamTracker()
+    seen: dict[bytes, set[int]] = {}
+    for stream, number in events:
+        known = seen.get(stream)
+        answer = tracker.see((stream, number))
+        if known is None:
+            assert answer is False, "the first one sets the baseline"
+            seen[stream] = set(range(number))  # nothing before it is waited for
+            seen[stream].add(number)
+            continue
+        highest = max(known)
+        if number in known:
+            assert answer is True
+        elif number > highest + 1:
+            assert answer == (highest + 1, number - 1)
+        else:
+            assert answer is False
+        known.add(number)
+
+
+def test_a_late_event_fills_its_place_in_the_gap_once() -> None:
+    tracker = StreamTracker()
+    assert [tracker.see((A, number)) for number in (1, 5, 3, 3, 2, 4, 4)] == [
+        False,
+        (2, 4),
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert tracker._holes == {}
+
+
+def test_streams_beyond_the_bound_start_again() -> None:
+    tracker = StreamTracker(max_streams=2)
+    streams = [bytes([number]) * 12 for number in range(3)]
+    for stream in streams:
+        tracker.see((stream, 1))
+        tracker.see((stream, 3))
+    assert len(tracker._next) == len(tracker._holes) == 2
+    assert tracker.see((streams[0], 9)) is False, "forgotten: a new baseline"
+    assert tracker.see((streams[2], 9)) == (4, 8)
+
+
+def test_holes_are_bounded_and_the_oldest_is_given_up() -> None:
+    tracker = StreamTracker(max_holes=3)
+    for number in range(1, 20, 2):
+        tracker.see((A, number))
+    assert len(tracker._holes[A]) == 3
+    assert tracker.see((A, 2)) is True, "given up: taken for a duplicate"
+    assert tracker.see((A, 18)) is False
+
+
+def test_streams_of_one_publisher_differ_and_share_its_mark() -> None:
+    streams = Streams()
+    one, other = streams.open(), streams.open()
+    assert one.id != other.id
+    assert one.id[:8] == other.id[:8] == streams.publisher
+    assert len(one.id) == 12
