@@ -51,6 +51,7 @@ class KafkaOutbox:
         self.producer = producer
         self._produce = producer.produce
         self._serve = producer.poll
+        self._served_by_publishers = 0
         self._routes: dict[str, Route] = {}
         self._open: dict[str, Route] = {}
         """Those with nothing waiting: their events leave at once."""
@@ -87,6 +88,7 @@ class KafkaOutbox:
         if route is None:
             return self.send(topic, payload, None, key, type)
         if not number % SERVE_EVERY:
+            self._served_by_publishers += 1
             self._serve(0)
         return receipt
 
@@ -152,8 +154,10 @@ class KafkaOutbox:
         """
         while not self._stopped.is_set():
             if len(self.producer) > BURST:
+                served = self._served_by_publishers
                 time.sleep(BURST_SECONDS)
-                self._serve(0)
+                if served == self._served_by_publishers:
+                    self._serve(0)
             else:
                 self._serve(IDLE_SECONDS)
 
