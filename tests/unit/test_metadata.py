@@ -61,7 +61,7 @@ def test_envelope_round_trip(
 
 def consume(data: bytes) -> None:
     """Everything that an adapter does with bytes from the wire."""
-    delivery = Delivery("t", b"", None, None, data)
+    delivery = Delivery("t", b"", None, {}, data)
     assert delivery.metadata is None or delivery.metadata.id
     assert delivery.position is None or len(delivery.position[0]) == 12
     if data:
