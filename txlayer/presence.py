@@ -27,7 +27,7 @@ from typing import Protocol
 
 import msgspec
 
-from txlayer.errors import BusError, NameTaken
+from txlayer.errors import BusError, Closed, NameTaken
 from txlayer.ports import Identity, SiteView, Standing, Watch, WatchHandler
 from txlayer.receipt import Receipt
 from txlayer.ticker import Ticker
@@ -191,7 +191,7 @@ class Holder:
         if self._confirmed and not self._lost:
             try:
                 self._values.announce(self._key, None if forget else self.will)
-            except BusError as exc:
+            except (BusError, Closed) as exc:
                 _logger.warning("%s could not be told that we leave: %s", self._key, exc)
 
     def _beat(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -288,6 +289,25 @@ def test_a_durable_name_collects_while_away_and_is_forgotten_by_unsubscribe(
     assert third.payloads == [b"4"]
 
 
+def test_what_the_next_holder_of_a_durable_name_does_not_want_is_no_longer_collected(
+    private_mqtt_broker: PrivateBroker, opened: Opener, name: str
+) -> None:
+    broker = private_mqtt_broker(log_type="all")
+    first = opened(broker.url).subscribe([f"{name}/1", f"{name}/2"], Inbox(), durable=name)
+    first.add(f"{name}/3")
+    first.remove(f"{name}/2")
+    first.close()
+    bus, inbox = opened(broker.url), Inbox()
+    bus.subscribe(f"{name}/1", inbox, durable=name)
+    for topic in ("3", "1"):
+        bus.publish(f"{name}/{topic}", topic.encode()).wait(DEADLINE)
+    inbox.wait(1)
+    assert inbox.payloads == [b"1"]
+    lines = broker.log_text().splitlines()
+    ends = [lines[place + 1] for place, line in enumerate(lines) if f"Received UNSUBSCRIBE from {name}" in line]
+    assert [line.rpartition("/")[2] for line in ends] == ["2", "3"]
+
+
 def test_old_protocol_latest_values_and_presence(mqtt_broker: Server, opened: Opener, name: str) -> None:
     bus, other = opened(mqtt_broker.url, protocol=OLD), opened(mqtt_broker.url)
     bus.announce(f"test/{name}/a", b"1").wait(DEADLINE)
@@ -403,6 +423,22 @@ def test_what_would_break_the_connection_is_refused(
     assert bus._main.generations == 1
 
 
+def test_an_event_that_an_old_broker_breaks_the_connection_over_does_not_block_the_others(
+    private_mqtt_broker: PrivateBroker, opened: Opener, name: str
+) -> None:
+    """MQTT 3.1.1 does not tell the limit, so nothing can be refused beforehand."""
+    broker, inbox = private_mqtt_broker(max_packet_size=2000), Inbox()
+    opened(broker.url, protocol=OLD).subscribe(name, inbox)
+    bus = opened(broker.url, protocol=OLD)
+    receipts = [bus.publish(name, payload) for payload in (b"before", bytes(10_000), b"after")]
+    with pytest.raises(errors.PublishFailed, match="largest one"):
+        receipts[1].wait(DEADLINE)
+    receipts[0].wait(DEADLINE)
+    receipts[2].wait(DEADLINE)
+    inbox.wait(2)
+    assert inbox.payloads == [b"before", b"after"]
+
+
 def test_warnings_at_connect_say_what_the_broker_lacks(
     private_mqtt_broker: PrivateBroker, opened: Opener, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -446,8 +482,8 @@ class ScriptedBroker:
         """To the client that came last."""
         self._clients[-1].sendall(packet)
 
-    def hang_up(self) -> None:
-        self._clients[-1].shutdown(socket.SHUT_RDWR)
+    def hang_up(self, client: int) -> None:
+        self._clients[client].shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._server.shutdown(socket.SHUT_RDWR)
@@ -505,16 +541,22 @@ def test_a_subscription_that_the_broker_refuses_fails_now_or_after_a_reconnect(
 ) -> None:
     scripted.refused = {b"secret"}
     bus = opened(scripted.url)
-    subscription, other = bus.subscribe("open", Inbox()), bus.subscribe("other", Inbox())
+    inbox = Inbox()
+    subscription, other = bus.subscribe("open", Inbox()), bus.subscribe("other", inbox)
     with pytest.raises(errors.SubscribeFailed, match="secret"):
         bus.subscribe(["also open", "secret"], Inbox())
     with pytest.raises(errors.SubscribeFailed, match="secret"):
         subscription.add("secret")
+    with pytest.raises(errors.SubscribeFailed, match="secret"):
+        other.add("open", "secret")  # on a session of its own, which must not take the handler with it
     assert subscription.topics == {"open"}
     scripted.refused = {b"open"}
-    scripted.hang_up()
+    scripted.hang_up(0)
     eventually(lambda: isinstance(subscription.error, errors.SubscribeFailed), "told after the reconnect")
     assert (other.error, other.closed) == (None, False)
+    packet = b"\0\x05other\0\x07\0still"  # topic, packet id, no properties, payload
+    scripted.say(b"\x32" + bytes([len(packet)]) + packet)
+    inbox.wait(1)
     bus.close(0.0)
 
 
@@ -793,7 +835,7 @@ def test_an_acknowledgement_of_an_old_connection_never_reaches_the_new_one(
 
 def test_a_half_open_connection_is_noticed_and_replaced(mqtt_broker: Server, opened: Opener, name: str) -> None:
     with Proxy(port_of(mqtt_broker.url)) as proxy:
-        bus, inbox = opened(f"mqtt://127.0.0.1:{proxy.port}", keepalive=1, connect_timeout=1.0), Inbox()
+        bus, inbox = opened(f"mqtt://127.0.0.1:{proxy.port}", keepalive=1, connect_timeout=5.0), Inbox()
         bus.subscribe(name, inbox)
         proxy.freeze()
         receipt = bus.publish(name, b"x")
@@ -860,7 +902,7 @@ def test_an_unsubscribe_that_is_lost_with_the_connection_is_sent_again(
     mqtt_broker: Server, opened: Opener, name: str
 ) -> None:
     with Proxy(port_of(mqtt_broker.url)) as proxy:
-        bus = opened(f"mqtt://127.0.0.1:{proxy.port}", connect_timeout=0.5)
+        bus = opened(f"mqtt://127.0.0.1:{proxy.port}")
         inbox, manual = Inbox(), Inbox()
         subscription = bus.subscribe([f"{name}/1", f"{name}/2"], inbox)
         apart = bus.subscribe([f"{name}/1", f"{name}/3"], manual, ack=Ack.MANUAL)
@@ -868,6 +910,8 @@ def test_an_unsubscribe_that_is_lost_with_the_connection_is_sent_again(
         proxy.cut()
         eventually(lambda: not bus._main.connected)
         for one in (subscription, apart):
+            session = one._session  # type: ignore[attr-defined]
+            session._options = msgspec.structs.replace(session._options, connect_timeout=0.2)
             with pytest.raises(errors.SubscribeFailed):
                 one.remove(f"{name}/1")
         proxy.refusing = False
@@ -876,7 +920,7 @@ def test_an_unsubscribe_that_is_lost_with_the_connection_is_sent_again(
         inbox.wait(1)
         manual.wait(1)
         assert (inbox.payloads, manual.payloads) == ([b"2"], [b"3"])
-        assert not bus._main._dropping
+        assert not bus._main._filters.dropping
 
 
 def test_a_dead_letter_waits_for_a_broker_that_is_away_and_is_one(
@@ -951,7 +995,7 @@ def test_close_while_the_broker_is_away_takes_its_time_and_no_more(
         durable[0].unsubscribe()
     receipt = bus.publish(name, b"x")
     bus.close(timeout=1.0)
-    assert time.monotonic() - began < 8.0
+    assert time.monotonic() - began < DEADLINE
     assert isinstance(receipt.error, errors.PublishFailed)
     bus.close()
 
@@ -969,7 +1013,7 @@ def test_close_with_handlers_that_never_return_has_one_deadline(mqtt_broker: Ser
     eventually(lambda: len(started) == 5)
     began = time.monotonic()
     bus.close(timeout=0.5)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 15.0
     go_on.set()
 
 

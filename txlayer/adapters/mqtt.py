@@ -11,7 +11,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paho.mqtt.client import Client
@@ -47,6 +47,17 @@ _PRESENCE_KEEPALIVE = 5
 
 
 type_of = type  # `publish` has a parameter of that name
+
+
+def _start(subscription: MqttSubscription, session: Session | None = None) -> MqttSubscription:
+    try:
+        if session is not None:
+            session.open()
+        subscription.start()
+    except BaseException:
+        subscription.stop()
+        raise
+    return subscription
 
 
 def _check_topic(topic: str) -> None:
@@ -189,15 +200,14 @@ class MqttBus(BusBase):
         shares = holder is None and options.ack is Ack.AUTO and not self._router.overlaps(topics)
         if not shares:
             self._refuse_own_client()
-            return self._start_apart(topics, self._lane(options), options.name, holder)
         lane = self._lane(options)
-        subscription = MqttSubscription(topics, lane, None, self._main, self._router, None, self._add_apart)
         try:
-            subscription.start()
+            if not shares:
+                return self._start_apart(topics, lane, options.name, holder)
+            return _start(MqttSubscription(topics, lane, None, self._main, self._router, None, self._add_apart))
         except BaseException:
-            subscription.close()
+            lane.close()
             raise
-        return subscription
 
     def _add_apart(self, topics: Sequence[str], lane: Lane) -> MqttSubscription:
         self._refuse_own_client()
@@ -213,19 +223,16 @@ class MqttBus(BusBase):
     def _start_apart(self, topics: Sequence[str], lane: Lane, name: str, holder: Holder | None) -> MqttSubscription:
         """A subscription on a session of its own."""
         router, will = Router(self._envelope), None
+        leftover: set[str] = set()
         if holder is not None:
             will = Will(f"{DIRECTORY}/{DURABLE}/{name}", holder.will)
+            before = holder.before.info.get("topics", "") if holder.before else ""
+            leftover = {topic for topic in before.split("\n") if topic} - set(topics)
         session = self._new_session(
-            self._new_client(name if holder else None), router, durable=holder is not None, will=will
+            self._new_client(name if holder else None), router, holder is not None, will, leftover
         )
         subscription = MqttSubscription(topics, lane, holder, session, router, session, self._add_apart)
-        try:
-            session.open()
-            subscription.start()
-        except BaseException:
-            subscription.close()
-            raise
-        return subscription
+        return _start(subscription, session)
 
     def _at_death(self, key: str, will: bytes) -> Callable[[], None]:
         if self._own_client is not None:
@@ -249,7 +256,12 @@ class MqttBus(BusBase):
         return make_client(self._endpoint, self._options, client_id, durable is not None)
 
     def _new_session(
-        self, client: Client, router: Router, *, durable: bool = False, will: Will | None = None
+        self,
+        client: Client,
+        router: Router,
+        durable: bool = False,
+        will: Will | None = None,
+        leftover: Collection[str] = (),
     ) -> Session:
         return Session(
             client,
@@ -260,14 +272,15 @@ class MqttBus(BusBase):
             on_messages=router.route,
             on_resume=router.on_resume,
             on_ready=router.on_ready,
-            on_taken_over=router.on_taken_over,
+            on_ended=router.on_ended,
             on_refused=router.on_refused,
             neighbour=self._main if durable else None,
+            leftover=leftover,
         )
 
-    def _send_marker(self, topic: str) -> None:
+    def _send_marker(self, topic: str, round: bytes) -> None:
         with self._lock:
-            self._main.send(Outgoing(topic, b"", None, False, 0))
+            self._main.send(Outgoing(topic, round, None, False, 0))
 
     def _warn_of_limits(self) -> None:
         limits = self._main.limits

@@ -27,6 +27,7 @@ from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from txlayer.adapters.ack_window import AckWindow
+from txlayer.adapters.mqtt_filters import MQTT_LARGEST, Answer, Filters, SessionFilters, some
 from txlayer.adapters.mqtt_options import (
     CONNECT,
     DISCONNECT,
@@ -60,13 +61,10 @@ _logger = logging.getLogger(__name__)
 _READS_IN_A_ROW = 200
 _BAD_CREDENTIALS = {0x86, 0x87}
 _TAKEN_OVER = 0x8E
-MQTT_LARGEST = 268_435_455
-_LARGEST_SUBSCRIBE = 60_000
 _LONGEST_PAUSE = 10.0
 _FIGHT_SECONDS = 30.0
 _LOST_FIGHT = 3
-
-Filters = dict[str, SubscribeOptions | int]
+_MOST_FRUITLESS = 6
 
 
 class Outgoing:
@@ -98,9 +96,10 @@ class Session:
         on_messages: Callable[[list[MQTTMessage], AckWindow], None] = lambda messages, window: None,
         on_resume: Callable[[], None] = lambda: None,
         on_ready: Callable[[], None] = lambda: None,
-        on_taken_over: Callable[[], None] = lambda: None,
+        on_ended: Callable[[BusError], None] = lambda error: None,
         on_refused: Callable[[Collection[str]], None] = lambda filters: None,
         neighbour: Session | None = None,
+        leftover: Collection[str] = (),
     ) -> None:
         self.client = client
         self.limits: dict[str, Any] = {}
@@ -111,10 +110,7 @@ class Session:
         self._durable = durable
         self._on_messages = on_messages
         self._keepalive = keepalive or options.keepalive
-        self._on_resume = on_resume
-        self._on_ready = on_ready
-        self._on_taken_over = on_taken_over
-        self._on_refused = on_refused
+        self._on_ended = on_ended
         self._neighbour = neighbour
         self._losses: list[tuple[float, int]] = []
         self._fruitless = 0
@@ -123,10 +119,8 @@ class Session:
         self._taken_bytes = self._done_bytes = 0
         self._acks: deque[tuple[AckWindow, int]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
-        self._filters: Filters = {}
-        self._dropping: set[str] = set()
-        self._subscribing: dict[int, tuple[_Waiter, list[str]]] = {}
-        self._unanswered: list[_Waiter] = []
+        self._filters = SessionFilters(client, on_resume, on_ready, on_refused)
+        self._filters.dropping.update(leftover)  # filters that the broker may still have of an earlier holder
         self._received: list[MQTTMessage] = []
         self._progress = 0
         self._inflight = options.inflight
@@ -225,19 +219,19 @@ class Session:
         for pattern in filters:
             if len(pattern.encode()) + 16 > self.largest_packet:
                 raise TopicForbidden(f"topic of {len(pattern)} characters: over the broker's largest packet")
-        waiter = _Waiter()
-        self._command(lambda: self._send_subscribe(filters, waiter))
+        answer = Answer()
+        self._command(lambda: self._filters.subscribe(filters, answer))
         try:
-            self._await(waiter, f"the broker did not confirm the subscription to {_some(filters)}")
+            self._await(answer, f"the broker did not confirm the subscription to {some(filters)}")
         except SubscribeFailed:
-            self._command(lambda: self._send_unsubscribe(filters, _Waiter()))
+            self._command(lambda: self._filters.unsubscribe(filters, Answer()))
             raise
 
     def unsubscribe(self, filters: Collection[str]) -> None:
         """Returns when the broker has confirmed."""
-        filters, waiter = list(filters), _Waiter()
-        self._command(lambda: self._send_unsubscribe(filters, waiter))
-        self._await(waiter, f"the broker did not confirm the end of {_some(filters)}")
+        filters, answer = list(filters), Answer()
+        self._command(lambda: self._filters.unsubscribe(filters, answer))
+        self._await(answer, f"the broker did not confirm the end of {some(filters)}")
 
     def drop(self, filters: Collection[str]) -> None:
         """Unsubscribe, but do not wait for a broker that is away."""
@@ -245,20 +239,20 @@ class Session:
         if self._connected:
             self.unsubscribe(filters)
         else:
-            self._command(lambda: self._send_unsubscribe(filters, _Waiter()))
+            self._command(lambda: self._filters.unsubscribe(filters, Answer()))
 
-    def _await(self, waiter: _Waiter, otherwise: str) -> None:
-        if isinstance(self._ended, NameTaken):
-            raise self._ended
-        if self._ended is not None:
+    def _await(self, answer: Answer, otherwise: str) -> None:
+        if isinstance(self._ended, PublishFailed):
             raise Closed(f"the connection to {self._endpoint} is closed")
-        waiter.wait(self._options.connect_timeout, otherwise)
+        if self._ended is not None:
+            raise self._ended
+        answer.wait(self._options.connect_timeout, otherwise)
 
     def close(self, timeout: float, *, forget: bool = False) -> None:
         """Wait for receipts up to `timeout`, disconnect; `forget` ends the session at the broker too."""
         self._retired = True
         elsewhere = threading.current_thread() is not self._thread
-        if timeout > 0 and elsewhere and self._thread.is_alive():
+        if timeout > 0 and elsewhere and self._thread.is_alive() and (self._outbox or self._on_the_way):
             self._drained.clear()
             self._draining = True
             self._wake()
@@ -268,7 +262,7 @@ class Session:
         self._stopping.set()
         self._wake()
         if self._thread.is_alive() and elsewhere:
-            self._thread.join(max(timeout, 5.0))
+            self._thread.join(max(timeout, 5.0 if forget else 2.0))  # longer only inside a connect that hangs
         self._wake_w.close()
         self._window.close()
         self._ended = self._ended or _closed()
@@ -297,13 +291,17 @@ class Session:
                     self._serve()
                     self._note_loss()
                 self._end_generation()
-        except Exception:
+        except Exception as exc:
             _logger.exception("the MQTT connection to %s ended by a bug", self._endpoint)
+            self._ended = BusError(f"the connection to {self._endpoint} ended by a bug: {exc!r}")
             raise
         finally:
             self._hang_up()
-        if self._taken_over and not self._stopping.is_set():
-            threading.Thread(target=self._on_taken_over, name="txlayer-mqtt-taken-over", daemon=True).start()
+            if not self._stopping.is_set():
+                # Not here: those who are told close this session, and wait for this thread.
+                threading.Thread(
+                    target=self._on_ended, args=(self._ended,), name="txlayer-mqtt-ended", daemon=True
+                ).start()
 
     def _note_loss(self) -> None:
         """Another client with our client id makes the broker end our connection, and not every broker says so.
@@ -323,7 +321,27 @@ class Session:
         if self._fruitless > 1:
             longest = min(_LONGEST_PAUSE, 0.05 * 2.0**self._fruitless)
             self._stopping.wait(random.uniform(0, longest))
+        if self._fruitless >= _MOST_FRUITLESS and self._on_the_way:
+            self._give_up_largest()
         self._fruitless += 1
+
+    def _give_up_largest(self) -> None:
+        """An event that the broker breaks the connection over would be sent again for ever, and block all behind it.
+
+        MQTT 3.1.1 does not tell how large a packet may be, so the largest one is the likeliest.
+        """
+        mid, outgoing = max(self._on_the_way.items(), key=lambda item: len(item[1].payload))
+        del self._on_the_way[mid]
+        self.client._out_messages.pop(mid, None)  # paho offers no way to take one back
+        _logger.error("%s broke the connection %d times: an event is given up", self._endpoint, self._fruitless)
+        self._finish(
+            outgoing,
+            PublishFailed(
+                f"the broker broke the connection {self._fruitless} times in a row and this event of "
+                f"{len(outgoing.payload)} bytes is the largest one on its way: it may or may not arrive"
+            ),
+        )
+        self._fruitless = 0
 
     def _hang_up(self) -> None:
         """Nobody waits for this thread any more."""
@@ -333,9 +351,10 @@ class Session:
             self.client.loop_write()
             sock.close()
         self._end_generation()
-        self._ended = NameTaken("another client connected with our client id") if self._taken_over else _closed()
-        for waiter in self._unanswered:
-            waiter.done(self._ended)
+        if self._taken_over:
+            self._ended = NameTaken("another client connected with our client id")
+        self._ended = self._ended or _closed()
+        self._filters.fail(self._ended)
         self._fail_the_rest()
         self._first.set()
         self._drained.set()
@@ -404,8 +423,8 @@ class Session:
         poller.register(self._wake_r, select.POLLIN)
         poller.register(sock, select.POLLIN)
         pending = getattr(sock, "pending", None)
-        writing, next_misc = False, 0.0
-        self._resume()
+        writing, next_misc, began = False, 0.0, time.monotonic()
+        self._filters.resume()
         while self.client.socket() is sock and not (self._stopping.is_set() and not self._commands):
             self._pump()
             if self.client.want_write():
@@ -423,6 +442,8 @@ class Session:
             if now > next_misc:
                 next_misc = now + 0.5
                 self.client.loop_misc()
+                if now - began > _LONGEST_PAUSE:
+                    self._fruitless = 0
 
     def _read(self, ready: Sequence[tuple[int, int]], pending: Callable[[], int] | None) -> None:
         wake = self._wake_r.fileno()
@@ -464,63 +485,6 @@ class Session:
         if self._draining and not self._outbox and not self._on_the_way:
             self._drained.set()
 
-    def _resume(self) -> None:
-        """After a (re)connect: subscribe to everything again; a session that the broker kept takes no harm."""
-        unanswered, self._unanswered = dict.fromkeys(self._unanswered), []
-
-        def ready(refused: Collection[str]) -> None:
-            if refused:
-                self._on_refused(refused)
-            for waiter in unanswered:
-                waiter.done(_refused([name for name in waiter.filters if name in refused]))
-            self._on_ready()
-
-        if self._dropping:
-            self._send_unsubscribe(sorted(self._dropping), _Waiter())
-        if self._filters:
-            self._on_resume()
-        self._send_subscribe(dict(self._filters), _Waiter(ready, list(unanswered)))
-
-    def _send_subscribe(self, filters: Filters, waiter: _Waiter) -> None:
-        """Only while connected; if the answer is lost with the connection, `_resume` asks again."""
-        self._filters.update(filters)
-        self._dropping.difference_update(filters)
-        waiter.filters = list(filters)
-        for chunk in self._chunks(filters):
-            _, mid = self.client.subscribe([(name, filters[name]) for name in chunk])  # type: ignore[arg-type]
-            self._await_answer(mid, waiter, chunk)
-        waiter.sent()
-
-    def _send_unsubscribe(self, filters: Collection[str], waiter: _Waiter) -> None:
-        known = [pattern for pattern in filters if pattern in self._filters or pattern in self._dropping]
-        for pattern in known:
-            self._filters.pop(pattern, None)
-        self._dropping.update(known)
-        for chunk in self._chunks(known):
-            _, mid = self.client.unsubscribe(chunk)
-            self._await_answer(mid, waiter, chunk)
-        waiter.sent()
-
-    def _chunks(self, filters: Collection[str]) -> list[list[str]]:
-        """In packets that the broker takes: a larger one would break the connection, and every one after it."""
-        chunks: list[list[str]] = []
-        room, limit = 0, min(_LARGEST_SUBSCRIBE, self.largest_packet) - 16
-        for pattern in filters:
-            size = len(pattern.encode()) + 3
-            if room < size or not chunks:
-                chunks.append([])
-                room = limit
-            chunks[-1].append(pattern)
-            room -= size
-        return chunks
-
-    def _await_answer(self, mid: int | None, waiter: _Waiter, chunk: list[str]) -> None:
-        waiter.missing += 1
-        if mid is None:
-            self._unanswered.append(waiter)
-        else:
-            self._subscribing[mid] = (waiter, chunk)
-
     def _goodbye(self, forget: bool) -> None:
         self._said_goodbye = self._connected
         if self._options.protocol == "5" and (forget or not self._durable):
@@ -535,9 +499,7 @@ class Session:
         self._window = AckWindow(self._release)
         self._acks.clear()
         self._received.clear()
-        for waiter in dict.fromkeys(waiter for waiter, _ in self._subscribing.values()):
-            self._unanswered.extend(waiter.also or [waiter])
-        self._subscribing.clear()
+        self._filters.on_lost()
 
     # -- paho's callbacks, on the network thread -----------------------------------------------------------------------
 
@@ -549,7 +511,7 @@ class Session:
             self._refusal = AuthenticationFailed(refused) if reason.value in _BAD_CREDENTIALS else BusError(refused)
             return
         self.limits = {} if properties is None else properties.json()
-        self.largest_packet = int(self.limits.get("MaximumPacketSize", MQTT_LARGEST))
+        self.largest_packet = self._filters.largest_packet = int(self.limits.get("MaximumPacketSize", MQTT_LARGEST))
         self._inflight = min(self._options.inflight, int(self.limits.get("ReceiveMaximum", 65_535)))
         self._connected = True
         self.generations += 1
@@ -575,20 +537,11 @@ class Session:
 
     def _on_subscribe(self, client: Client, _: object, mid: int, reasons: list[ReasonCode], __: object) -> None:
         self._progress += 1
-        waiter, chunk = self._subscribing.pop(mid, (None, []))
-        if waiter is None:
-            return
-        refused = [name for name, reason in zip(chunk, reasons, strict=False) if reason.is_failure]
-        for name in refused:
-            self._filters.pop(name, None)
-        waiter.answered(refused)
+        self._filters.on_suback(mid, reasons)
 
     def _on_unsubscribe(self, client: Client, _: object, mid: int, reasons: object, __: object) -> None:
         self._progress += 1
-        waiter, chunk = self._subscribing.pop(mid, (None, []))
-        self._dropping.difference_update(chunk)
-        if waiter is not None:
-            waiter.answered([])
+        self._filters.on_unsuback(mid)
 
     # -- small parts ---------------------------------------------------------------------------------------------------
 
@@ -622,54 +575,6 @@ class Session:
             self._wake_w.send(b"x")
         except OSError:
             return  # closed: nobody sleeps there any more
-
-
-class _Waiter:
-    """Someone who waits for the broker's answer to a subscription, which may go out in several packets."""
-
-    def __init__(
-        self, then: Callable[[Collection[str]], None] = lambda refused: None, also: Sequence[_Waiter] = ()
-    ) -> None:
-        self.also = also
-        """Those who wait for the same answer; asked again, it is for them."""
-        self.filters: list[str] = []
-        self.missing = 0
-        self._refused: list[str] = []
-        self._then = then
-        self._event = threading.Event()
-        self._error: BusError | None = None
-
-    def sent(self) -> None:
-        """All packets are out. There may have been none to send."""
-        if not self.missing:
-            self.answered([])
-
-    def answered(self, refused: list[str]) -> None:
-        """The broker's answer to one packet."""
-        self.missing -= 1
-        self._refused += refused
-        if self.missing <= 0:
-            self.done(_refused(self._refused))
-
-    def done(self, error: BusError | None) -> None:
-        self._error = error
-        self._event.set()
-        self._then(self._refused)
-
-    def wait(self, timeout: float, otherwise: str) -> None:
-        if not self._event.wait(timeout):
-            raise SubscribeFailed(otherwise)
-        if self._error is not None:
-            raise self._error
-
-
-def _refused(filters: Collection[str]) -> SubscribeFailed | None:
-    return SubscribeFailed(f"the broker refused the subscription to {_some(filters)}") if filters else None
-
-
-def _some(filters: Collection[str]) -> str:
-    names = sorted(filters)
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _closed() -> PublishFailed:

@@ -17,14 +17,15 @@ from txlayer.adapters.memory_broker import below
 from txlayer.adapters.mqtt_client import PackedProperties
 from txlayer.adapters.topics import check_pattern, matches, overlap
 from txlayer.delivery import Delivery
-from txlayer.errors import BusError, Closed, DecodeError, NameTaken, SubscribeFailed, TopicForbidden
+from txlayer.errors import BusError, Closed, DecodeError, SubscribeFailed, TopicForbidden
 from txlayer.ports import WatchHandler
 from txlayer.presence import Holder
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage
 
-    from txlayer.adapters.mqtt_session import Filters, Session
+    from txlayer.adapters.mqtt_filters import Filters
+    from txlayer.adapters.mqtt_session import Session
 
 _logger = logging.getLogger(__name__)
 
@@ -88,9 +89,10 @@ class Router:
         for watch in self._watches:
             watch.end_round()
 
-    def on_taken_over(self) -> None:
+    def on_ended(self, error: BusError) -> None:
+        """The session is over and does not come back."""
         for subscription in self._subscriptions:
-            subscription.fail(NameTaken("another client connected under this durable name"))
+            subscription.whole.fail(error)
 
     def on_refused(self, filters: Collection[str]) -> None:
         """After a reconnect the broker does not take a subscription again."""
@@ -98,7 +100,7 @@ class Router:
             if not subscription.here.isdisjoint(filters):
                 error = SubscribeFailed("after a reconnect the broker refused the subscription")
                 threading.Thread(
-                    target=subscription.fail, args=(error,), name="txlayer-mqtt-refused", daemon=True
+                    target=subscription.whole.fail, args=(error,), name="txlayer-mqtt-refused", daemon=True
                 ).start()
 
     def route(self, messages: list[MQTTMessage], window: AckWindow) -> None:
@@ -215,6 +217,8 @@ class MqttSubscription(SubscriptionBase):
         self._own_session = own_session
         self._open_apart = open_apart
         self._apart: list[MqttSubscription] = []
+        self.whole = self
+        """What it was added to, if it was."""
         router.enter(self)
 
     @property
@@ -240,7 +244,9 @@ class MqttSubscription(SubscriptionBase):
         self._check_running()
         if self._own_session is None and self._router.overlaps(new, besides=self):
             # The topics of another subscription on the same session: its filter and its events must stay its own.
-            self._apart.append(self._open_apart(new, self._lane))
+            apart = self._open_apart(new, self._lane)
+            apart.whole = self
+            self._apart.append(apart)
             return
         self._topics.update(new)
         self._router.forget_routes()
@@ -250,6 +256,7 @@ class MqttSubscription(SubscriptionBase):
             self._topics.difference_update(new)
             self._router.forget_routes()
             raise
+        self._tell_topics()
 
     def remove(self, *topics: str) -> None:
         self._check_running()
@@ -264,6 +271,12 @@ class MqttSubscription(SubscriptionBase):
         for other in [other for other in self._apart if not other.here]:
             self._apart.remove(other)
             other._stop(forget=True)
+        self._tell_topics()
+
+    def _tell_topics(self) -> None:
+        """The next holder of the name gives back what it does not want."""
+        if self._holder is not None:
+            self._holder.update({"topics": "\n".join(sorted(self._topics))})
 
     def _check_running(self) -> None:
         if self.closed:
@@ -284,11 +297,17 @@ class MqttSubscription(SubscriptionBase):
             for delivery in batch:
                 delivery.ack()
 
+    def stop(self) -> None:
+        """Undo a start that failed, but for lane and holder."""
+        self._stop(forget=False)
+
     def _stop(self, forget: bool) -> None:
         self._router.leave(self)
         for other in self._apart:
             other._stop(forget)
         if self._own_session is not None:
+            if forget and self._own_session.connected:
+                self._own_session.drop(self._topics)  # confirmed, as a DISCONNECT is not: nothing more is collected
             self._own_session.close(1.0, forget=forget)
         elif not self._session.closing:
             try:
@@ -313,7 +332,7 @@ class MqttWatch(LatestValueWatch):
         router: Router,
         prefix: str,
         handler: WatchHandler | None,
-        send_marker: Callable[[str], None],
+        send_marker: Callable[[str, bytes], None],
     ) -> None:
         super().__init__(handler)
         self.filter = f"{DIRECTORY}/{prefix.rstrip('/')}/#"
@@ -332,7 +351,7 @@ class MqttWatch(LatestValueWatch):
         # Nothing is lost by it, since after a reconnect all of them come again.
         retained = self._session.filter_options(0, _SEND_RETAINED)
         self._session.subscribe({self.filter: retained, self._marker: self._session.filter_options(0, _NO_RETAINED)})
-        self._send_marker(self._marker)
+        self.end_round()
         if not self._complete.wait(timeout):
             raise BusError(f"the latest values below {self._prefix} did not come within {timeout} s")
 
@@ -341,13 +360,14 @@ class MqttWatch(LatestValueWatch):
         self._round += 1
 
     def end_round(self) -> None:
-        self._send_marker(self._marker)
+        self._send_marker(self._marker, b"%d" % self._round)
 
     def offer(self, topic: str, value: bytes) -> None:
         """A message of the session, perhaps for this watch; on the network thread."""
         if topic == self._marker:
-            self._forget_unseen()
-            self._complete.set()
+            if value == b"%d" % self._round:  # one of an earlier connection comes before the values, not after them
+                self._forget_unseen()
+                self._complete.set()
             return
         key = topic.removeprefix(f"{DIRECTORY}/")
         if key is not topic and below(key, self._prefix):
