@@ -27,7 +27,7 @@ from txlayer.errors import DecodeError, UsageError
 HEADER = "tx"
 """Name of the one header or property that holds the compact form."""
 
-COMPACT = struct.Struct(">B12sQQB")  # form, stream, number, microseconds since 1970, length of the type that follows
+_HEAD = struct.Struct(">B12sQQB")  # form, stream, number, microseconds since 1970, length of the type that follows
 _COMPACT, _COMPACT_WITH_KEY = 1, 2
 _NO_TYPE = "event"  # CloudEvents need one
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -58,7 +58,7 @@ def pack(stream: bytes, number: int, time_us: int, type: bytes, key: bytes | Non
     """The compact form. `key` only where the bus has no place of its own for it."""
     form = _COMPACT if key is None else _COMPACT_WITH_KEY
     try:
-        packed = COMPACT.pack(form, stream, number, time_us, len(type)) + type
+        packed = _HEAD.pack(form, stream, number, time_us, len(type)) + type
     except struct.error:
         raise UsageError(f"event type of {len(type)} bytes: at most 255 in UTF-8") from None
     return packed if key is None else packed + key
@@ -66,7 +66,7 @@ def pack(stream: bytes, number: int, time_us: int, type: bytes, key: bytes | Non
 
 def position(packed: bytes) -> Position | None:
     """Stream and number of a compact form; None when it is none of ours. On the path of every event: no decoding."""
-    if len(packed) < COMPACT.size or packed[0] not in (_COMPACT, _COMPACT_WITH_KEY):
+    if len(packed) < _HEAD.size or packed[0] not in (_COMPACT, _COMPACT_WITH_KEY):
         return None
     return packed[1:13], int.from_bytes(packed[13:21])
 
@@ -74,14 +74,14 @@ def position(packed: bytes) -> Position | None:
 def unpack(packed: bytes) -> tuple[Metadata, bytes | None]:
     """Metadata and, if it travelled inside, the key."""
     try:
-        form, stream, number, time_us, type_length = COMPACT.unpack_from(packed)
-        type = packed[COMPACT.size : COMPACT.size + type_length].decode()
+        form, stream, number, time_us, type_length = _HEAD.unpack_from(packed)
+        type = packed[_HEAD.size : _HEAD.size + type_length].decode()
         time = _EPOCH + datetime.timedelta(microseconds=time_us)
     except (struct.error, UnicodeDecodeError, OverflowError) as exc:
         raise DecodeError(f"not a compact metadata value: {exc}") from exc
-    if form not in (_COMPACT, _COMPACT_WITH_KEY) or len(packed) < COMPACT.size + type_length:
+    if form not in (_COMPACT, _COMPACT_WITH_KEY) or len(packed) < _HEAD.size + type_length:
         raise DecodeError(f"not a compact metadata value: form {form}, {len(packed)} bytes")
-    key = packed[COMPACT.size + type_length :] if form == _COMPACT_WITH_KEY else None
+    key = packed[_HEAD.size + type_length :] if form == _COMPACT_WITH_KEY else None
     name = stream.hex()
     metadata = Metadata(
         id=f"{name}-{number}", source=source_of(stream), type=type, time=time, number=number, stream=name
@@ -91,9 +91,9 @@ def unpack(packed: bytes) -> tuple[Metadata, bytes | None]:
 
 def packed_key(packed: bytes) -> bytes | None:
     """The key inside a compact form, if there is one."""
-    if len(packed) < COMPACT.size or packed[0] != _COMPACT_WITH_KEY:
+    if len(packed) < _HEAD.size or packed[0] != _COMPACT_WITH_KEY:
         return None
-    start = COMPACT.size + packed[COMPACT.size - 1]
+    start = _HEAD.size + packed[_HEAD.size - 1]
     return packed[start:] if start <= len(packed) else None
 
 

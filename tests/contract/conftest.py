@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import DEADLINE
 from txlayer import Bus, Identity, connect
 from txlayer.adapters.memory import MemoryBus
 from txlayer.adapters.memory_broker import broker
@@ -74,7 +75,10 @@ class MemoryWorld(BusWorld):
 
 
 class ServerWorld(BusWorld):
-    """A real broker."""
+    """A real broker, perhaps on a machine that is busy with other things."""
+
+    def connect(self, **options: Any) -> Bus:
+        return super().connect(**{"connect_timeout": DEADLINE, **options})
 
     def __init__(self, server: Server) -> None:
         super().__init__()

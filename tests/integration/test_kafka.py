@@ -310,6 +310,14 @@ def test_a_payload_over_the_brokers_own_limit_is_refused(private_kafka_broker: C
         eventually(lambda: len(inbox) == 1001)
 
 
+def test_a_type_that_does_not_fit_is_refused(open_bus: Connect, name: str) -> None:
+    bus = open_bus()
+    for _ in range(2):  # before and after the topic is known
+        with pytest.raises(errors.UsageError, match="255"):
+            bus.publish(name, b"x", type="t" * 256)
+        bus.publish(name, b"x", type="t" * 255).wait(DEADLINE)
+
+
 def test_a_broker_that_is_not_there_is_named_within_the_timeout() -> None:
     began = time.monotonic()
     with pytest.raises(errors.BrokerUnreachable, match=r"127\.0\.0\.1:1 .*1\.0 s") as caught:

@@ -84,7 +84,7 @@ class KafkaBus(BusBase):
             self._check_open()
         if len(payload) > self._max_payload:
             raise self._too_large(payload)
-        if headers is None and not self._cloudevents:
+        if headers is None and (key is None or len(key) + len(payload) <= self._max_payload) and not self._cloudevents:
             return self._send_plain(topic, payload, key, type)
         return self._outbox.send(topic, payload, headers, key, type)
 

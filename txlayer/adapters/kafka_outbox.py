@@ -19,13 +19,14 @@ from txlayer.adapters.kafka_events import PACKED, Event, KafkaReceipt, Route
 from txlayer.adapters.kafka_names import check_topic, partition_of
 from txlayer.adapters.kafka_topics import KafkaTopics, Partitions
 from txlayer.adapters.streams import Stream, Streams
-from txlayer.errors import Closed, PayloadTooLarge, PublishFailed, TxLayerError
-from txlayer.metadata import COMPACT
+from txlayer.errors import Closed, PayloadTooLarge, PublishFailed, TxLayerError, UsageError
+from txlayer.metadata import pack
 from txlayer.receipt import Receipt
 
-RECORD_BYTES = 128
-"""What Kafka adds to a batch of one record, at most, beside payload, key and headers."""
+RECORD_BYTES = 512
+"""Room for what Kafka and the metadata add to a record, beside payload, key and the application's headers."""
 _HEADER_BYTES = 10
+MAX_TYPE_BYTES = 255
 SERVE_EVERY = 64
 """Events after which a publisher serves delivery reports himself."""
 BURST = 64
@@ -50,6 +51,7 @@ class KafkaOutbox:
         self.producer = producer
         self._produce = producer.produce
         self._serve = producer.poll
+        self._served_by_publishers = 0
         self._routes: dict[str, Route] = {}
         self._open: dict[str, Route] = {}
         """Those with nothing waiting: their events leave at once."""
@@ -75,8 +77,7 @@ class KafkaOutbox:
                 partition = route.default if key is None else crc32(key) % route.partitions
                 stream = route.streams[partition]
                 number = stream.number + 1
-                kind = type.encode() if type else b""
-                packed = COMPACT.pack(1, stream.id, number, time_ns() // 1000, len(kind)) + kind
+                packed = pack(stream.id, number, time_ns() // 1000, type.encode())
                 try:
                     self._produce(topic, payload, key, partition, receipt, None, 0, [(PACKED, packed)])
                 except BufferError:
@@ -87,6 +88,7 @@ class KafkaOutbox:
         if route is None:
             return self.send(topic, payload, None, key, type)
         if not number % SERVE_EVERY:
+            self._served_by_publishers += 1
             self._serve(0)
         return receipt
 
@@ -102,6 +104,8 @@ class KafkaOutbox:
     ) -> Receipt:
         """Take an event of any topic; it leaves at once if the topic is known."""
         size = self._size(payload, key, headers)
+        if type and len(type.encode()) > MAX_TYPE_BYTES:
+            raise UsageError(f"event type of {len(type.encode())} bytes: at most {MAX_TYPE_BYTES} in UTF-8")
         event = Event(payload, key, headers, type, time.time_ns() // 1000, KafkaReceipt(), size)
         with self._order:
             if (ready := self._open.get(topic)) is not None:
@@ -139,6 +143,8 @@ class KafkaOutbox:
             self.producer.flush(1.0)
         self._stopped.set()
         self._poller.join(5.0)
+        if hasattr(self.producer, "close"):  # older drivers close it with the object
+            self.producer.close()
 
     def _poll(self) -> None:
         """Serves delivery reports, which only complete receipts: no application code runs here.
@@ -148,8 +154,10 @@ class KafkaOutbox:
         """
         while not self._stopped.is_set():
             if len(self.producer) > BURST:
+                served = self._served_by_publishers
                 time.sleep(BURST_SECONDS)
-                self._serve(0)
+                if served == self._served_by_publishers:
+                    self._serve(0)
             else:
                 self._serve(IDLE_SECONDS)
 
@@ -209,7 +217,7 @@ class KafkaOutbox:
     def _size(self, payload: bytes | None, key: bytes | None, headers: Mapping[str, str] | None) -> int:
         size = len(payload or b"") + len(key or b"")
         for name, value in (headers or {}).items():
-            size += len(name) + len(value) + _HEADER_BYTES
+            size += len(name) + len(value.encode("utf-8", "surrogateescape")) + _HEADER_BYTES
         if size + RECORD_BYTES > self._message_bytes:
             raise too_large(size, self._message_bytes)
         return size

@@ -28,7 +28,7 @@ BATCH = 1000
 BUSY = 50
 GATHER_SECONDS = 0.003
 """After a batch of at least `BUSY`, how long the next one may grow: every batch wakes other threads."""
-IDLE_SECONDS = 0.02
+IDLE_SECONDS = 0.01
 """How long an idle reader waits for a message before it looks for calls."""
 _ASK_SECONDS = 2.0
 _FAR = 1000

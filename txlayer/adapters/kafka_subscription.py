@@ -55,9 +55,12 @@ class KafkaSubscription(SubscriptionBase):
         for topic in topics:
             check_subscription(topic)
         with self._changing:
-            places = self._places(topics)
-            starts = self._starts(places, held)
-            self._attach(starts)
+            try:
+                self._attach(self._starts(self._places(topics), held))
+            except SubscribeFailed:
+                for topic in topics:  # perhaps it was deleted: make it again the next time
+                    self._cluster.forget(topic)
+                raise
             self._topics.update(topics)
         self._cluster.watch(self._on_topics, often=any(is_pattern(topic) for topic in topics))
 
