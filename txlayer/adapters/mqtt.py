@@ -20,8 +20,9 @@ from txlayer import metadata
 from txlayer.adapters.base import DURABLE, EVENT_OVERHEAD, BusBase, as_bytes, buffer_full
 from txlayer.adapters.lane import Lane, LaneOptions
 from txlayer.adapters.mqtt_options import NEVER_EXPIRES, Endpoint, MqttOptions, Will, make_client, read_target
+from txlayer.adapters.mqtt_outbox import Outgoing
 from txlayer.adapters.mqtt_properties import cloud_event, compact
-from txlayer.adapters.mqtt_session import Outgoing, Session
+from txlayer.adapters.mqtt_session import Session
 from txlayer.adapters.mqtt_subscription import (
     DIRECTORY,
     MqttSubscription,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import random
 import select
-import socket
 import ssl
 import threading
 import time
@@ -23,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import tenacity
 from paho.mqtt.client import Client
-from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from txlayer.adapters.ack_window import AckWindow
@@ -38,7 +36,9 @@ from txlayer.adapters.mqtt_options import (
     expiry,
     make_client,
 )
+from txlayer.adapters.mqtt_outbox import Outbox, Outgoing
 from txlayer.adapters.mqtt_socket import flush, no_delay
+from txlayer.adapters.wake_up import WakeUp
 from txlayer.delivery import Delivery
 from txlayer.errors import (
     AuthenticationFailed,
@@ -65,20 +65,6 @@ _LONGEST_PAUSE = 10.0
 _FIGHT_SECONDS = 30.0
 _LOST_FIGHT = 3
 _MOST_FRUITLESS = 6
-
-
-class Outgoing:
-    """A publish on its way."""
-
-    __slots__ = ("payload", "properties", "receipt", "retain", "size", "topic")
-
-    def __init__(self, topic: str, payload: bytes, properties: Properties | None, retain: bool, size: int) -> None:
-        self.topic = topic
-        self.payload = payload
-        self.properties = properties
-        self.retain = retain
-        self.size = size
-        self.receipt = Receipt()
 
 
 class Session:
@@ -114,9 +100,7 @@ class Session:
         self._neighbour = neighbour
         self._losses: list[tuple[float, int]] = []
         self._fruitless = 0
-        self._outbox: deque[Outgoing] = deque()
-        self._on_the_way: dict[int, Outgoing] = {}
-        self._taken_bytes = self._done_bytes = 0
+        self._outbox = Outbox(client)
         self._acks: deque[tuple[AckWindow, int]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._filters = SessionFilters(client, on_resume, on_ready, on_refused)
@@ -135,10 +119,7 @@ class Session:
         self._first = threading.Event()
         self._stopping = threading.Event()
         self._drained = threading.Event()
-        self._asleep = False
-        self._wake_r, self._wake_w = socket.socketpair()
-        self._wake_r.setblocking(False)
-        self._wake_w.setblocking(False)
+        self._wake_up = WakeUp()
         self._set_up(will)
         self._thread = threading.Thread(target=self._run, name=f"txlayer-mqtt-{endpoint}", daemon=True)
 
@@ -184,7 +165,7 @@ class Session:
 
     @property
     def waiting_bytes(self) -> int:
-        return self._taken_bytes - self._done_bytes
+        return self._outbox.bytes
 
     @property
     def connected(self) -> bool:
@@ -206,12 +187,10 @@ class Session:
 
     def send(self, outgoing: Outgoing) -> Receipt:
         """Queue a publish. The caller serialises its calls."""
-        self._taken_bytes += outgoing.size
-        self._outbox.append(outgoing)
-        if self._asleep:
-            self._wake()
+        self._outbox.put(outgoing)
+        self._wake_up.call()
         if self._ended is not None:
-            self._fail_the_rest()
+            self._outbox.fail(self._ended)
         return outgoing.receipt
 
     def subscribe(self, filters: Filters) -> None:
@@ -252,21 +231,21 @@ class Session:
         """Wait for receipts up to `timeout`, disconnect; `forget` ends the session at the broker too."""
         self._retired = True
         elsewhere = threading.current_thread() is not self._thread
-        if timeout > 0 and elsewhere and self._thread.is_alive() and (self._outbox or self._on_the_way):
+        if timeout > 0 and elsewhere and self._thread.is_alive() and not self._outbox.empty:
             self._drained.clear()
             self._draining = True
-            self._wake()
+            self._wake_up.insist()
             self._drained.wait(timeout)
         if self._thread.is_alive():
             self._command(lambda: self._goodbye(forget))
         self._stopping.set()
-        self._wake()
+        self._wake_up.insist()
         if self._thread.is_alive() and elsewhere:
             self._thread.join(max(timeout, 5.0 if forget else 2.0))  # longer only inside a connect that hangs
-        self._wake_w.close()
+        self._wake_up.close()
         self._window.close()
         self._ended = self._ended or _closed()
-        self._fail_the_rest()
+        self._outbox.fail(self._ended)
         if forget and self._durable:
             self._forget_session()
 
@@ -321,27 +300,10 @@ class Session:
         if self._fruitless > 1:
             longest = min(_LONGEST_PAUSE, 0.05 * 2.0**self._fruitless)
             self._stopping.wait(random.uniform(0, longest))
-        if self._fruitless >= _MOST_FRUITLESS and self._on_the_way:
-            self._give_up_largest()
+        if self._fruitless >= _MOST_FRUITLESS and self._outbox.give_up_largest(self._fruitless):
+            _logger.error("%s broke the connection %d times: an event is given up", self._endpoint, self._fruitless)
+            self._fruitless = 0
         self._fruitless += 1
-
-    def _give_up_largest(self) -> None:
-        """An event that the broker breaks the connection over would be sent again for ever, and block all behind it.
-
-        MQTT 3.1.1 does not tell how large a packet may be, so the largest one is the likeliest.
-        """
-        mid, outgoing = max(self._on_the_way.items(), key=lambda item: len(item[1].payload))
-        del self._on_the_way[mid]
-        self.client._out_messages.pop(mid, None)  # paho offers no way to take one back
-        _logger.error("%s broke the connection %d times: an event is given up", self._endpoint, self._fruitless)
-        self._finish(
-            outgoing,
-            PublishFailed(
-                f"the broker broke the connection {self._fruitless} times in a row and this event of "
-                f"{len(outgoing.payload)} bytes is the largest one on its way: it may or may not arrive"
-            ),
-        )
-        self._fruitless = 0
 
     def _hang_up(self) -> None:
         """Nobody waits for this thread any more."""
@@ -355,10 +317,10 @@ class Session:
             self._ended = NameTaken("another client connected with our client id")
         self._ended = self._ended or _closed()
         self._filters.fail(self._ended)
-        self._fail_the_rest()
+        self._outbox.fail(self._ended)
         self._first.set()
         self._drained.set()
-        self._wake_r.close()
+        self._wake_up.close_reader()
 
     def _connect(self) -> bool:
         """Open the socket, again and again with growing, jittered pauses."""
@@ -420,7 +382,7 @@ class Session:
         if sock is None:
             return
         poller = select.poll()
-        poller.register(self._wake_r, select.POLLIN)
+        poller.register(self._wake_up, select.POLLIN)
         poller.register(sock, select.POLLIN)
         pending = getattr(sock, "pending", None)
         writing, next_misc, began = False, 0.0, time.monotonic()
@@ -433,10 +395,10 @@ class Session:
             if unsent != writing:
                 writing = unsent
                 poller.modify(sock, select.POLLIN | select.POLLOUT if writing else select.POLLIN)
-            self._asleep = True
-            busy = self._commands or self._acks or (self._outbox and self._room()) or (pending and pending())
+            self._wake_up.asleep = True
+            busy = self._commands or self._acks or self._outbox.has_work(self._room) or (pending and pending())
             ready = poller.poll(0 if busy else 500)
-            self._asleep = False
+            self._wake_up.asleep = False
             self._read(ready, pending)
             now = time.monotonic()
             if now > next_misc:
@@ -446,9 +408,9 @@ class Session:
                     self._fruitless = 0
 
     def _read(self, ready: Sequence[tuple[int, int]], pending: Callable[[], int] | None) -> None:
-        wake = self._wake_r.fileno()
+        wake = self._wake_up.fileno()
         if any(fd == wake for fd, _ in ready):
-            self._wake_r.recv(4096)
+            self._wake_up.clear()
         if not (pending and pending()) and all(fd == wake or event == select.POLLOUT for fd, event in ready):
             return
         for _ in range(_READS_IN_A_ROW):
@@ -460,8 +422,10 @@ class Session:
             received, self._received = self._received, []
             self._on_messages(received, self._window)
 
-    def _room(self) -> bool:
-        return self._connected and len(self._on_the_way) < self._inflight
+    @property
+    def _room(self) -> int:
+        """How many publishes may be on their way now."""
+        return self._inflight if self._connected else 0
 
     def _pump(self) -> None:
         """Hand to paho what others have asked for."""
@@ -471,18 +435,8 @@ class Session:
                 self.client.ack(mid, 1)
         while self._commands:
             self._commands.popleft()()
-        while self._outbox and self._room():
-            outgoing = self._outbox.popleft()
-            try:
-                info = self.client.publish(outgoing.topic, outgoing.payload, 1, outgoing.retain, outgoing.properties)
-            except ValueError as exc:
-                self._finish(outgoing, PublishFailed(f"paho refused the event: {exc}"))
-            else:
-                if info.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE:  # paho's next packet id is still on its way
-                    self._outbox.appendleft(outgoing)
-                    break
-                self._on_the_way[info.mid] = outgoing
-        if self._draining and not self._outbox and not self._on_the_way:
+        self._outbox.pump(self._room)
+        if self._draining and self._outbox.empty:
             self._drained.set()
 
     def _goodbye(self, forget: bool) -> None:
@@ -530,10 +484,8 @@ class Session:
     def _on_publish(self, client: Client, _: object, mid: int, reason: ReasonCode, properties: object) -> None:
         self._progress += 1
         self._fruitless = 0
-        outgoing = self._on_the_way.pop(mid, None)
-        if outgoing is not None:
-            failed = reason.value >= 0x80
-            self._finish(outgoing, PublishFailed(f"the broker refused the event: {reason}") if failed else None)
+        refused = reason.value >= 0x80
+        self._outbox.acknowledge(mid, PublishFailed(f"the broker refused the event: {reason}") if refused else None)
 
     def _on_subscribe(self, client: Client, _: object, mid: int, reasons: list[ReasonCode], __: object) -> None:
         self._progress += 1
@@ -548,33 +500,11 @@ class Session:
     def _release(self, released: Sequence[Delivery]) -> None:
         window = self._window
         self._acks.extend((window, delivery.token) for delivery in released)
-        if self._asleep:
-            self._wake()
-
-    def _finish(self, outgoing: Outgoing, error: BusError | None) -> None:
-        self._done_bytes += outgoing.size
-        outgoing.receipt.complete(error)
-
-    def _fail_the_rest(self) -> None:
-        error = self._ended or _closed()
-        for queue in (self._on_the_way, self._outbox):
-            while queue:
-                try:
-                    outgoing = queue.popitem()[1] if isinstance(queue, dict) else queue.popleft()
-                except (KeyError, IndexError):
-                    break  # another thread does the same
-                self._finish(outgoing, error)
+        self._wake_up.call()
 
     def _command(self, command: Callable[[], None]) -> None:
         self._commands.append(command)
-        self._wake()
-
-    def _wake(self) -> None:
-        self._asleep = False
-        try:
-            self._wake_w.send(b"x")
-        except OSError:
-            return  # closed: nobody sleeps there any more
+        self._wake_up.insist()
 
 
 def _closed() -> PublishFailed:
