@@ -115,8 +115,8 @@ class KafkaBus(BusBase):
         if holder is None:
             reader = self._shared_reader()
         else:
-            committer = Committer(self._positions, options.name, self._options.recommit)
             reader = self._open_reader(options.name, options.name)
+            committer = Committer(reader, self._options.recommit)
         lane = self._lane(options, on_low=reader.has_room)
         durable = (options.name, holder, committer) if holder and committer else None
         subscription = KafkaSubscription(reader, self._topics, self._positions, lane, self._timeout, durable)

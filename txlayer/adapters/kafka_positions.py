@@ -1,4 +1,8 @@
-"""Positions in Kafka's logs: where they end, where a durable name stands, and how its progress is committed."""
+"""Positions in Kafka's logs: where they begin and end, and how the progress of a durable name is committed.
+
+Committed positions are read and written through the name's own consumer. The admin client could do it too, but a
+connection that breaks during a request of its to a group's coordinator ends the process (librdkafka, issue 4605).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol, TypeVar
 
 import tenacity
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from txlayer.adapters.kafka_reader import Place
@@ -20,6 +24,8 @@ _T = TypeVar("_T")
 
 COMMIT_SECONDS = 0.25
 LAST_COMMIT_SECONDS = 3.0
+ANSWER_SECONDS = 10.0
+"""After which a commit that nobody answered is made again."""
 _AWAY = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 _PASSING = (  # seen for a moment after a topic was created, or a broker started
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -29,14 +35,11 @@ _PASSING = (  # seen for a moment after a topic was created, or a broker started
     KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
 )
 
 
 class Positions:
-    """Asks the broker, and commits. It needs no consumer, so it never disturbs one."""
+    """Asks the broker. It needs no consumer, so it never disturbs one."""
 
     def __init__(self, admin: AdminClient, describe: Callable[[object], str], timeout: float) -> None:
         self._admin = admin
@@ -51,35 +54,10 @@ class Positions:
         """The offset of the oldest event that each place still has."""
         return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
-    def committed(self, group: str, places: Collection[Place]) -> dict[Place, int]:
-        """Where a group stands, as far as it does."""
-        if not places:
-            return {}
-
-        def ask() -> dict[Place, int]:
-            request = ConsumerGroupTopicPartitions(group, [TopicPartition(*place) for place in places])
-            answers = self._admin.list_consumer_group_offsets([request], request_timeout=self._timeout)
-            found = answers[group].result(self._timeout + 1.0).topic_partitions or []
-            return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
-
-        return self._insist(ask)
-
-    def commit(self, group: str, offsets: Mapping[Place, int]) -> concurrent.futures.Future[object]:
-        """Begin to commit."""
-        places = [TopicPartition(*place, offset) for place, offset in offsets.items()]
-        request = ConsumerGroupTopicPartitions(group, places)
-        answer: concurrent.futures.Future[object] = self._admin.alter_consumer_group_offsets(
-            [request], request_timeout=self._timeout
-        )[group]
-        return answer
-
-    def commit_now(self, group: str, offsets: Mapping[Place, int]) -> None:
-        if offsets:
-            self._insist(lambda: self.commit(group, offsets).result(self._timeout + 1.0))
-
     def forget(self, group: str) -> None:
-        """Delete all positions of a group."""
+        """Delete all positions of a group. The one request to a coordinator: not while the broker is away."""
         try:
+            self._admin.list_topics(timeout=self._timeout)
             self._admin.delete_consumer_groups([group], request_timeout=self._timeout)[group].result()
         except KafkaException as exc:
             if exc.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
@@ -126,16 +104,24 @@ class Safe(Protocol):
     safe: int
 
 
+class Commits(Protocol):
+    """What commits, on the thread of its owner."""
+
+    def commit(self, offsets: Mapping[Place, int]) -> concurrent.futures.Future[None]: ...
+
+    def serve(self) -> None:
+        """Wait a little for answers."""
+
+
 class Committer:
     """Commits how far a durable name is safe: a little later, one commit at a time, and again while nothing happens."""
 
-    def __init__(self, positions: Positions, group: str, recommit: float) -> None:
-        self._positions = positions
-        self._group = group
+    def __init__(self, commits: Commits, recommit: float) -> None:
+        self._commits = commits
         self._recommit = recommit
         self._committed: dict[Place, int] = {}
-        self._pending: tuple[concurrent.futures.Future[object], dict[Place, int]] | None = None
-        self._next = self._again = 0.0
+        self._pending: tuple[concurrent.futures.Future[None], dict[Place, int]] | None = None
+        self._next = self._again = self._give_up = 0.0
 
     def know(self, committed: Mapping[Place, int]) -> None:
         """These are committed already."""
@@ -148,29 +134,31 @@ class Committer:
         if now < self._next:
             return
         self._next = now + min(COMMIT_SECONDS, self._recommit)
-        if self._pending is not None and not self._pending[0].done():
-            return
         self._take_answer()
+        if self._pending is not None and now < self._give_up:
+            return
+        self._pending = None
         idle = now >= self._again
         self._commit({place: feed.safe for place, feed in places.items() if idle or self._is_news(place, feed)})
 
     def finish(self, places: Mapping[Place, Safe]) -> None:
         """Commit what is left, and wait for it, not long."""
         deadline = time.monotonic() + LAST_COMMIT_SECONDS
-        for _ in range(2):  # the one under way, then the last
-            if self._pending is not None:
-                concurrent.futures.wait([self._pending[0]], max(0.0, deadline - time.monotonic()))
-                self._take_answer()
-            self._commit({place: feed.safe for place, feed in places.items() if self._is_news(place, feed)})
-        if self._pending is not None:
-            concurrent.futures.wait([self._pending[0]], max(0.0, deadline - time.monotonic()))
+        while time.monotonic() < deadline:
+            self._take_answer()
+            if self._pending is None:
+                self._commit({place: feed.safe for place, feed in places.items() if self._is_news(place, feed)})
+            if self._pending is None:
+                return
+            self._commits.serve()
 
     def _is_news(self, place: Place, feed: Safe) -> bool:
         return self._committed.get(place) != feed.safe
 
     def _commit(self, offsets: dict[Place, int]) -> None:
         if offsets and self._pending is None:
-            self._pending = (self._positions.commit(self._group, offsets), offsets)
+            self._pending = (self._commits.commit(offsets), offsets)
+            self._give_up = time.monotonic() + ANSWER_SECONDS
 
     def _take_answer(self) -> None:
         if self._pending is None or not self._pending[0].done():
@@ -181,4 +169,4 @@ class Committer:
         if error is None:
             self.know(offsets)
         else:
-            _logger.info("positions of %s are not committed yet: %s", self._group, error)
+            _logger.info("positions are not committed yet: %s", error)

@@ -88,10 +88,13 @@ class KafkaReader:
         name: str,
         describe: Callable[[object], str],
     ) -> None:
-        self.consumer = Consumer({**settings, "error_cb": self._on_error})
+        self.consumer = Consumer({**settings, "error_cb": self._on_error, "on_commit": self._on_commit})
         self._describe = describe
         self.tick: Callable[[], None] = lambda: None
         """Called again and again on the reader's thread."""
+        self.last: Callable[[], None] = lambda: None
+        """Called there when nothing more is read, before the consumer is closed."""
+        self._commits: deque[concurrent.futures.Future[None]] = deque()
         self._partitions: dict[Place, _Partition] = {}
         self._calls: deque[tuple[Callable[[], Any], concurrent.futures.Future[Any]]] = deque()
         self._behind = self._busy = False
@@ -107,6 +110,23 @@ class KafkaReader:
     def detach(self, feeds: Mapping[Place, Feed], timeout: float) -> None:
         """Nothing more is given to these."""
         self._call(lambda: self._detach(feeds), timeout)
+
+    def committed(self, places: Collection[Place], timeout: float) -> dict[Place, int]:
+        """Where the reader's group stands, as far as it does."""
+        if not places:
+            return {}
+        asked = [TopicPartition(*place) for place in places]
+        found = self._call(lambda: self.consumer.committed(asked, timeout=timeout), 2 * timeout)
+        return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
+
+    def commit_now(self, offsets: Mapping[Place, int], timeout: float) -> None:
+        """Commit positions of the reader's group, and wait for it."""
+        if not offsets:
+            return
+        try:
+            self._call(lambda: self.commit(offsets), timeout).result(timeout)
+        except TimeoutError:
+            raise BrokerUnreachable(f"Kafka did not take the position within {timeout} s") from None
 
     def has_room(self) -> None:
         """A feed that was full may have room again; from any thread."""
@@ -129,9 +149,40 @@ class KafkaReader:
             except KafkaException as exc:
                 _logger.warning("reading from Kafka: %s", self._describe(exc.args[0]))
                 self._room.wait(IDLE_SECONDS)
-        self.consumer.close()
+        self._end()
         while self._calls:
             self._calls.popleft()[1].set_exception(Closed("the reader is closed"))
+
+    def _end(self) -> None:
+        try:
+            self.consumer.unassign()
+            self.last()
+        except KafkaException as exc:
+            _logger.warning("the last positions were not committed: %s", self._describe(exc.args[0]))
+        self.consumer.close()
+
+    def commit(self, offsets: Mapping[Place, int]) -> concurrent.futures.Future[None]:
+        """Begin to commit; on the reader's thread."""
+        answer: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self.consumer.commit(
+            offsets=[TopicPartition(*place, offset) for place, offset in offsets.items()], asynchronous=True
+        )
+        self._commits.append(answer)  # answered on this thread, so not before now
+        return answer
+
+    def serve(self) -> None:
+        """Wait a little for answers; on the reader's thread, when nothing is assigned."""
+        self.consumer.poll(IDLE_SECONDS)
+
+    def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        if not self._commits:
+            return
+        answer = self._commits.popleft()
+        failed = error or next((place.error for place in places if place.error is not None), None)
+        if failed is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(SubscribeFailed(f"Kafka did not take the position: {self._describe(failed)}"))
 
     def _step(self) -> None:
         while self._calls:

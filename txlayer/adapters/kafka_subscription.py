@@ -95,11 +95,12 @@ class KafkaSubscription(SubscriptionBase):
         if self._committer is None:
             self._reader.detach(dict(self._feeds), self._timeout)
             return
+        if not forget and not isinstance(self._error, NameTaken):  # the position belongs to the later holder then
+            committer, feeds = self._committer, self._feeds
+            self._reader.last = lambda: committer.finish(feeds)
         self._reader.close()
         if forget:
             self._positions.forget(self._name)
-        elif not isinstance(self._error, NameTaken):  # the position belongs to the later holder then
-            self._committer.finish(self._feeds)
 
     def _wants(self, topic: str) -> bool:
         return topic in self._topics or any(wanted(pattern, topic) for pattern in self._topics)
@@ -131,11 +132,11 @@ class KafkaSubscription(SubscriptionBase):
         if self._committer is None:
             return self._positions.ends(new)
         resumed = [place for place in new if held is None or places[place] in held]
-        committed = self._positions.committed(self._name, resumed)
+        committed = self._reader.committed(resumed, self._timeout)
         lost = [place for place in resumed if place not in committed and held is not None]
         fresh = self._positions.ends([place for place in new if place not in committed and place not in lost])
         fresh.update(self._positions.beginnings(lost))
-        self._positions.commit_now(self._name, fresh)
+        self._reader.commit_now(fresh, self._timeout)
         self._committer.know({**committed, **fresh})
         return {**committed, **fresh}
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from txlayer.adapters.kafka_positions import Committer
+from txlayer.adapters.kafka_reader import Place
 
 PLACE = ("t", 0)
 
@@ -20,17 +21,23 @@ class Broker:
     """Answers commits when it is told to."""
 
     def __init__(self) -> None:
-        self.asked: list[dict[Any, int]] = []
-        self.answers: list[concurrent.futures.Future[object]] = []
+        self.asked: list[dict[Place, int]] = []
+        self.answers: list[concurrent.futures.Future[None]] = []
 
-    def commit(self, group: str, offsets: dict[Any, int]) -> concurrent.futures.Future[object]:
-        self.asked.append(offsets)
+    def commit(self, offsets: Mapping[Place, int]) -> concurrent.futures.Future[None]:
+        self.asked.append(dict(offsets))
         self.answers.append(concurrent.futures.Future())
         return self.answers[-1]
 
+    def serve(self) -> None:
+        """Everything that was asked is done now."""
+        for answer in self.answers:
+            if not answer.done():
+                answer.set_result(None)
+
 
 def committer(broker: Broker, recommit: float = 1000.0) -> Committer:
-    made = Committer(broker, "g", recommit)  # type: ignore[arg-type]
+    made = Committer(broker, recommit)
     made.know({PLACE: 5})
     return made
 
@@ -66,3 +73,12 @@ def test_an_idle_position_is_committed_again() -> None:
     broker = Broker()
     committer(broker, recommit=0.0).tick({PLACE: At(5)})
     assert broker.asked == [{PLACE: 5}]
+
+
+def test_the_last_commit_waits_for_the_one_under_way_and_then_for_itself() -> None:
+    broker = Broker()
+    commits = committer(broker)
+    commits.tick({PLACE: At(6)})
+    commits.finish({PLACE: At(8)})
+    assert broker.asked == [{PLACE: 6}, {PLACE: 8}]
+    assert all(answer.done() for answer in broker.answers)
