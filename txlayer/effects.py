@@ -208,14 +208,13 @@ class Surface:
 class AddEntry:
     """Between roles of one site: put a transaction at the end of a chain, if anyone reads it.
 
-    The entry, and `beside` it whatever must be known whenever the entry is, become durable in one write.
+    The entry becomes durable in one write with the appends around it.
     """
 
     kind: ChainKind
     tx: TxId
     terms: Terms
     events: tuple[Numbered, ...]
-    beside: Append | None = None
 
 
 @dataclass(frozen=True, slots=True)

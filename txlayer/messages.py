@@ -312,6 +312,7 @@ class Begin(Message, frozen=True):
 
     tx: TxId
     members: tuple[bytes, ...]
+    type: str
 
 
 class CensusFailed(Message, frozen=True):
@@ -344,6 +345,7 @@ class Prepare(Message, frozen=True):
     members: tuple[bytes, ...]
     last: int
     digest: bytes
+    type: str
 
 
 class Vote(Message, frozen=True):
@@ -365,6 +367,7 @@ class Delegate(Message, frozen=True):
     member: bytes
     last: int
     digest: bytes
+    type: str
 
 
 class Delegated(Message, frozen=True):

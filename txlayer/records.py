@@ -79,6 +79,7 @@ class Reader(Record, frozen=True):
     name: str
     types: tuple[str, ...]
     upto: int
+    stale: bool = False
 
 
 class Retired(Record, frozen=True):

@@ -25,6 +25,7 @@ class Reading:
     upto: int
     sent: int
     attempt: int = 0
+    stale: bool = False
 
 
 @dataclass(slots=True)
@@ -59,15 +60,14 @@ class Chain:
     def on_follow(self, follow: m.Follow) -> list[Effect]:
         """Register a reader, or let one go on where it stopped."""
         known = self.readers.get(follow.reader)
-        missed = known is None or max(known.upto, follow.upto) + 1 < self.low
+        missed = known is None or known.stale or max(known.upto, follow.upto) + 1 < self.low
         if follow.upto >= 0 and missed:
             return [Send(follow.reader, m.Stale(self.seat.site, self.seat.incarnation, self.kind, self.low))]
         effects: list[Effect] = []
         if known is None or missed or known.types != follow.types:
             upto = self.next - 1 if missed or known is None else known.upto
             self.readers[follow.reader] = known = Reading(follow.types, upto, upto)
-            record = Reader(self.kind, follow.reader, follow.types, upto)
-            effects = [Append(f"r/{self.kind.value}/{follow.reader}", record)]
+            effects = [self._register(follow.reader)]
         known.upto = known.sent = max(known.upto, min(follow.upto, self.next - 1))
         followed = m.Followed(self.seat.site, self.seat.incarnation, self.kind, known.upto)
         forget = self._forget()
@@ -76,7 +76,7 @@ class Chain:
     def on_ack(self, ack: m.ChainAck) -> list[Effect]:
         """A reader has applied everything up to a number that exists."""
         reading = self.readers.get(ack.reader)
-        if reading is None or not reading.upto < ack.upto < self.next:
+        if reading is None or reading.stale or not reading.upto < ack.upto < self.next:
             return []
         reading.upto, reading.sent, reading.attempt = ack.upto, max(reading.sent, ack.upto), 0
         return self._forget() + self._push(ack.reader)
@@ -88,7 +88,7 @@ class Chain:
             reading = self.readers[name]
             if reading.upto + 1 >= self.next:
                 continue
-            if reading.upto + 1 < self.low:
+            if reading.stale:
                 effects.append(Send(name, m.Stale(self.seat.site, self.seat.incarnation, self.kind, self.low)))
                 continue
             reading.sent = reading.upto
@@ -104,17 +104,24 @@ class Chain:
         elif isinstance(record, ChainPosition):
             self.low, self.next = max(self.low, record.low), max(self.next, record.next)
         else:
-            self.readers[record.name] = Reading(record.types, record.upto, record.upto)
+            self.readers[record.name] = Reading(record.types, record.upto, record.upto, stale=record.stale)
 
     def resume(self) -> list[Effect]:
         """Go on after the whole log has been read."""
         self.entries = {number: self.entries[number] for number in sorted(self.entries) if number >= self.low}
+        for reading in self.readers.values():
+            if not reading.stale:  # what was dropped, this reader had acknowledged
+                reading.upto = reading.sent = max(reading.upto, self.low - 1)
         return self.on_retry()
 
     def _push(self, name: str) -> list[Effect]:
         reading = self.readers[name]
         effects: list[Effect] = []
-        while reading.sent + 1 < self.next and reading.sent - reading.upto < self.seat.bounds.reader_window:
+        while (
+            not reading.stale
+            and reading.sent + 1 < self.next
+            and reading.sent - reading.upto < self.seat.bounds.reader_window
+        ):
             entry = self.entries.get(reading.sent + 1)
             if entry is None:
                 break
@@ -129,10 +136,24 @@ class Chain:
         return m.Commit(site, incarnation, self.kind, entry.number, entry.tx, entry.terms, entry.events)
 
     def _forget(self) -> list[Effect]:
-        return self._drop_below(min((reading.upto for reading in self.readers.values()), default=self.next - 1) + 1)
+        current = [reading.upto for reading in self.readers.values() if not reading.stale]
+        return self._drop_below(min(current, default=self.next - 1) + 1)
 
     def _retain(self) -> list[Effect]:
-        return self._drop_below(self.next - self.seat.bounds.chain_entries)
+        """More entries than are kept: whoever still needs the oldest is stale, and that is remembered."""
+        low = self.next - self.seat.bounds.chain_entries
+        effects: list[Effect] = []
+        for name in sorted(self.readers):
+            reading = self.readers[name]
+            if not reading.stale and reading.upto + 1 < low:
+                reading.stale = True
+                effects.append(self._register(name))
+        return effects + self._drop_below(low)
+
+    def _register(self, name: str) -> Append:
+        reading = self.readers[name]
+        record = Reader(self.kind, name, reading.types, reading.upto, reading.stale)
+        return Append(f"r/{self.kind.value}/{name}", record)
 
     def _drop_below(self, low: int) -> list[Effect]:
         if low <= self.low:
@@ -149,6 +170,6 @@ class Chain:
         return f"e/{self.kind.value}/{number}"
 
     def _timer(self) -> SetTimer:
-        attempts = [r.attempt for r in self.readers.values() if r.upto + 1 < self.next]
+        attempts = [r.attempt for r in self.readers.values() if r.upto + 1 < self.next and not r.stale]
         pause = self.seat.patience.backoff(self.seat.patience.retry, min(attempts, default=0))
         return SetTimer(("chain", self.kind, "retry"), pause)

@@ -60,7 +60,7 @@ class CoordinatorDesk:
         """A publisher opens a transaction, or repeats that it wants to."""
         known = self.keys.get(create.key)
         if known is not None:
-            return self._step(known, lambda tx: tx.on_create_again())
+            return self._step(known, lambda tx: tx.on_create_again(create.publisher))
         if create.coordinator_life != self.seat.life:
             return self._reply(create.publisher, m.Hello(create.key, self.seat.site, self.seat.life))
         if not self.creations.take(create):
@@ -183,15 +183,7 @@ class CoordinatorDesk:
         coordinator = self.transactions.get(tx)
         if coordinator is None:
             return self._reply(inquire.publisher, self._of_forgotten(tx, inquire.key))
-        outcome = coordinator.outcome or Outcome(tx, coordinator.key, Status.PENDING, final=False)
-        return [(("c", tx), [Send(inquire.publisher, self._addressed(outcome, inquire.key))])]
-
-    def _addressed(self, outcome: Outcome, key: str) -> Outcome:
-        if not key or outcome.key == key:
-            return outcome
-        return Outcome(
-            outcome.tx, key, outcome.status, outcome.members, outcome.called, outcome.reason, outcome.by, outcome.final
-        )
+        return self._run(coordinator, coordinator.on_inquire(inquire))
 
     def _of_forgotten(self, tx: TxId, key: str) -> Outcome:
         """What is true of a transaction without a record."""

@@ -19,6 +19,7 @@ from txlayer import messages as m
 from txlayer.effects import (
     Answer,
     Append,
+    AwaitLog,
     Broadcast,
     CancelTimer,
     CommitUnit,
@@ -361,7 +362,7 @@ class Executor:
 
     def _forget(self) -> list[Effect]:
         stop: list[Effect] = [CancelTimer(("m", self.tx, name)) for name in TIMERS]
-        return [Drop(self._key()), ForgetMarker(self.tx), *stop] if self.recorded else stop
+        return [Drop(self._key()), AwaitLog(), ForgetMarker(self.tx), *stop] if self.recorded else stop
 
     # Restart
 

@@ -15,6 +15,7 @@ from txlayer import messages as m
 from txlayer.effects import (
     Append,
     ApplyWhole,
+    AwaitLog,
     CancelTimer,
     CommitUnit,
     Drop,
@@ -132,7 +133,7 @@ class LocalExecutor:
         give_up = [] if self.committing or self.done else self._give_up()
         if not self.done:
             return []
-        forget: list[Effect] = [Drop(f"m/{self.tx}"), ForgetMarker(self.tx)] if self.recorded else []
+        forget: list[Effect] = [Drop(f"m/{self.tx}"), AwaitLog(), ForgetMarker(self.tx)] if self.recorded else []
         return [*give_up, *forget]
 
     @classmethod
@@ -185,15 +186,15 @@ class LocalExecutor:
 
 @dataclass(slots=True)
 class Listener:
-    """A non-transactional subscriber, or one with no part at all (`deaf`): it only remembers to ignore the rest."""
+    """A non-transactional subscriber."""
 
     tx: TxId
-    deaf: bool
+    type: str
     seen: dict[int, None] = field(default_factory=dict)
 
     def on_event(self, event: m.Numbered) -> list[Effect]:
         """Each event once."""
-        if self.deaf or event.number in self.seen:
+        if event.number in self.seen:
             return []
         self.seen[event.number] = None
         return [Notify(self.tx, event)]

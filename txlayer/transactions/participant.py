@@ -227,7 +227,6 @@ class Participant:
                     flat.append(effect)
                 elif self.coordinator.chains[effect.kind].read_by_anyone():
                     flat.append(self.coordinator.chains[effect.kind].add(effect.tx, effect.terms, effect.events))
-                    flat += [effect.beside] if effect.beside is not None else []
                     touched.append(effect.kind)
             expanded.append((role, flat))
             expanded += [(("chain", kind), [AwaitLog(), *self.coordinator.chains[kind].announce()]) for kind in touched]

@@ -22,7 +22,10 @@ class Patience:
 
     def backoff(self, first: float, attempt: int) -> float:
         """The pause before repetition `attempt` (from 0)."""
-        return min(first * 1.6 ** min(attempt, 20), self.longest)
+        pause = first
+        for _ in range(min(attempt, 20)):  # no power function: the same on every machine, to the last bit
+            pause *= 1.6
+        return min(pause, self.longest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class SubscriberDesk:
             return local.start(census)
         if scope is Scope.NONE:
             return []
-        listener = Listener(census.tx, deaf=False)
+        listener = Listener(census.tx, census.terms.type)
         self._add(census.tx, listener)
         return [effect for event in census.events for effect in listener.on_event(event)]
 
@@ -197,9 +197,9 @@ class SubscriberDesk:
         """A message of a transaction that this site has forgotten, or never knew."""
         match message:
             case m.Begin() | m.Prepare() if self._me(message.tx) in message.members:
-                return self._refuse_forgotten(message.tx, delegated=False)
+                return self._refuse_forgotten(message.tx, message.type, delegated=False)
             case m.Delegate() if message.member == self._me(message.tx):
-                return self._refuse_forgotten(message.tx, delegated=True)
+                return self._refuse_forgotten(message.tx, message.type, delegated=True)
             case m.Decision() if self._me(message.tx) in message.final:
                 # Its name on the list means that it voted yes; no record means that it applied and forgot.
                 done = self.seat.keyring.token(message.tx, "done")
@@ -207,12 +207,14 @@ class SubscriberDesk:
             case _:
                 return []
 
-    def _refuse_forgotten(self, tx: TxId, delegated: bool) -> list[Effect]:
+    def _refuse_forgotten(self, tx: TxId, event_type: str, delegated: bool) -> list[Effect]:
         if tx in self.asked or self.marks.finished(tx):
             return []
         nothing = Hashes(b"", b"", b"", b"")
         choice = ScopeChosen(tx, Scope.DISTRIBUTED)
-        executor = Executor(self.seat, tx, Terms(""), nothing, choice, Sequence(0), State.ACTIVE, delegated=delegated)
+        executor = Executor(
+            self.seat, tx, Terms(event_type), nothing, choice, Sequence(0), State.ACTIVE, delegated=delegated
+        )
         self._add(tx, executor)
         return executor._refuse("the site restarted")
 
@@ -343,6 +345,11 @@ class SubscriberDesk:
             return member.state is State.DONE and not parked
         return member.done if isinstance(member, LocalExecutor) else True
 
+    @classmethod
+    def _over(cls, member: Member) -> bool:
+        """Whether nothing but the mark is waited for."""
+        return cls._removable(member) or (isinstance(member, Executor) and member.state is State.REFUSED)
+
     def _watch_marks(self) -> list[Batch]:
         if self.waiting_for_marks:
             return []
@@ -354,7 +361,7 @@ class SubscriberDesk:
         self.waiting_for_marks = False
         asks: list[Effect] = []
         for peer in sorted(self.members):
-            first = next((tx for tx, member in self.members[peer].items() if self._removable(member)), None)
+            first = next((tx for tx, member in self.members[peer].items() if self._over(member)), None)
             if first is not None:
                 asks.append(Send(peer[0], m.AskMark(self._type_of(peer, first), peer[1])))
         batches: list[Batch] = [(("marks", ""), asks)]
@@ -362,9 +369,7 @@ class SubscriberDesk:
 
     def _type_of(self, peer: Peer, tx: TxId) -> str:
         member = self.members[peer][tx]
-        if isinstance(member, Executor):
-            return member.terms.type
-        return member.type if isinstance(member, LocalExecutor) else ""
+        return member.terms.type if isinstance(member, Executor) else member.type
 
     # Restart
 

@@ -55,6 +55,7 @@ class Phase(Enum):
 
 
 UNDECIDED = (Phase.CENSUS, Phase.OPEN, Phase.VOTING)
+OUTCOME_ATTEMPTS = 12
 TIMERS = ("window", "retry", "votes", "deadline", "linger")
 
 
@@ -71,6 +72,7 @@ class TxCoordinator:
     census: Census
     events: EventCoordinator
     ballot: Ballot
+    callers: dict[str, None]
     phase: Phase = Phase.CENSUS
     called: bool = False
     attempt: int = 0
@@ -79,6 +81,7 @@ class TxCoordinator:
     confirmed: bool = False
     lingering: bool = False
     recorded: bool = False
+    restarted: bool = False
     outcome: m.Outcome | None = None
     decision: m.Decision | None = None
 
@@ -91,7 +94,8 @@ class TxCoordinator:
         events.take_all(create.items, create.publisher)
         census = Census(tx, create.terms, present, predicate)
         ballot = Ballot({}, create.terms.settle_for)
-        return cls(seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot)
+        callers = {create.publisher: None}
+        return cls(seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot, callers)
 
     def start(self, standing: m.Standing) -> list[Effect]:
         """Announce the transaction. In one shot that is all its publisher ever says, and the call with it."""
@@ -149,7 +153,7 @@ class TxCoordinator:
         if self.terms.one_shot:
             return self._count_one_shot(votes)
         self.phase = Phase.OPEN
-        begin = m.Begin(self.tx, tuple(self.ballot.members))
+        begin = m.Begin(self.tx, tuple(self.ballot.members), self.terms.type)
         created = m.Created(self.key, self.tx, len(self.ballot.members))
         return [
             CancelTimer(("c", self.tx, "window")),
@@ -166,13 +170,21 @@ class TxCoordinator:
 
     # Events and publishers
 
-    def on_create_again(self) -> list[Effect]:
-        """The publisher repeats its creation: it missed the answer."""
+    def on_create_again(self, caller: str) -> list[Effect]:
+        """Whoever knows the key repeats the creation: it missed the answer."""
+        self.callers[caller] = None
         if self.outcome is not None:
-            return [Send(self.publisher, self.outcome)]
+            return [Send(caller, self.outcome)]
         if self.phase is Phase.CENSUS or self.terms.one_shot:
             return []
-        return [Send(self.publisher, m.Created(self.key, self.tx, len(self.ballot.members)))]
+        return [Send(caller, m.Created(self.key, self.tx, len(self.ballot.members)))]
+
+    def on_inquire(self, inquire: m.Inquire) -> list[Effect]:
+        """A caller asks; one that knows the key may confirm."""
+        if inquire.key:
+            self.callers[inquire.publisher] = None
+        outcome = self.outcome or m.Outcome(self.tx, self.key, Status.PENDING, final=False)
+        return [Send(inquire.publisher, outcome)]
 
     def on_submit(self, submit: m.Submit) -> list[Effect]:
         """A publisher's event: number it and pass it on."""
@@ -202,6 +214,7 @@ class TxCoordinator:
         if self.called:
             return [Send(request.publisher, self.outcome)] if self.outcome is not None else []
         self.wanted = (request.publisher, request.submitted)
+        self.callers[request.publisher] = None
         return self._call_if_complete()
 
     def on_abort(self, abort: m.Abort) -> list[Effect]:
@@ -241,11 +254,12 @@ class TxCoordinator:
         return effects + (self._delegate() if self._one_phase() else self._prepare())
 
     def _record_call(self) -> list[Effect]:
+        """The call is known before any local member can act on it: under the same key it must not be made again."""
         if not has_locals(self.terms):
             return []
         self.recorded = True
-        beside = Append(f"d/{self.tx}", self._record(Status.ABORTED, (), "its coordinator restarted"))
-        return [AddEntry(ChainKind.CALLS, self.tx, self.terms, tuple(self.events.events), beside)]
+        called = Append(f"d/{self.tx}", self._record(Status.ABORTED, (), "its coordinator restarted"))
+        return [called, AddEntry(ChainKind.CALLS, self.tx, self.terms, tuple(self.events.events))]
 
     # Votes
 
@@ -473,19 +487,16 @@ class TxCoordinator:
         return [*record, *self._tell(), *self._linger(), *self._finish_if_done()]
 
     def _tell(self) -> list[Effect]:
-        """The outcome, to the initiator and to whoever else called commit."""
+        """The outcome, to all who may confirm it."""
         assert self.outcome is not None
-        caller = self.wanted[0] if self.wanted is not None else self.publisher
-        others = [Send(caller, self.outcome)] if caller != self.publisher else []
-        return [Send(self.publisher, self.outcome), *others]
+        return [Send(caller, self.outcome) for caller in self.callers]
 
     def _record(
         self, status: Status, final: tuple[bytes, ...], reason: str, public: tuple[m.Numbered, ...] = ()
     ) -> Decided:
         done = tuple(self.ballot.members[member].pseudonym.done for member in final)
-        return Decided(
-            self.tx, self.terms.type, status, final, done, self.key, self.publisher, self.called, reason, public
-        )
+        caller = self.wanted[0] if self.wanted is not None else self.publisher
+        return Decided(self.tx, self.terms.type, status, final, done, self.key, caller, self.called, reason, public)
 
     # After the decision
 
@@ -497,9 +508,9 @@ class TxCoordinator:
         del self.unacknowledged[ack.member]
         return self._finish_if_done()
 
-    def on_confirm(self, _confirm: m.Confirm) -> list[Effect]:
+    def on_confirm(self, confirm: m.Confirm) -> list[Effect]:
         """The caller knows the outcome."""
-        if self.outcome is None or not self.outcome.final:
+        if self.outcome is None or not self.outcome.final or confirm.publisher not in self.callers:
             return []
         self.confirmed = True
         return self._finish_if_done()
@@ -508,9 +519,9 @@ class TxCoordinator:
         """Say again what the asker must have missed."""
         message: AnyMessage | None = None
         if question.state == "local":
-            message = self._called() if self.called else None
+            message = self._of_locals()
         elif self.phase is Phase.OPEN:
-            message = m.Begin(self.tx, tuple(self.ballot.members))
+            message = m.Begin(self.tx, tuple(self.ballot.members), self.terms.type)
         elif self.phase is Phase.VOTING:
             message = self._prepare_message()
         elif self.phase is Phase.DELEGATED:
@@ -518,6 +529,12 @@ class TxCoordinator:
         elif self.decision is not None:
             message = self.decision
         return [Broadcast(self.terms.type, message)] if message is not None else []
+
+    def _of_locals(self) -> AnyMessage | None:
+        """Called, if the events are still here; after a restart it is too late for those who were there by chance."""
+        if self.restarted:
+            return m.Withdrawn(self.tx, self.seat.keyring.token(self.tx, "withdrawn"))
+        return self._called() if self.called else None
 
     def on_resend(self, resend: m.Resend) -> list[Effect]:
         """A member misses events."""
@@ -555,7 +572,7 @@ class TxCoordinator:
         again: list[Effect] = []
         if self.unacknowledged:
             again.append(Broadcast(self.terms.type, self.decision))
-        if not self.confirmed and self.attempt < 5:
+        if not self.confirmed and self.attempt < OUTCOME_ATTEMPTS:
             again += self._tell()
         return again
 
@@ -582,10 +599,11 @@ class TxCoordinator:
         census = Census(record.tx, terms)
         events = EventCoordinator(terms, record.publisher, seat.limits)
         self = cls(
-            seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for)
+            seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), {}
         )
+        self.callers[record.publisher] = None
         self.called = record.called
-        self.recorded = True
+        self.recorded = self.restarted = True
         if isinstance(record, DelegationOpened):
             self.phase = Phase.DELEGATED
             self.events.events, self.events.digest = list(record.events), record.digest
@@ -616,10 +634,12 @@ class TxCoordinator:
         )
 
     def _prepare_message(self) -> m.Prepare:
-        return m.Prepare(self.tx, tuple(self.ballot.members), len(self.events.events), self.events.digest)
+        return m.Prepare(
+            self.tx, tuple(self.ballot.members), len(self.events.events), self.events.digest, self.terms.type
+        )
 
     def _delegate_message(self, member: bytes) -> m.Delegate:
-        return m.Delegate(self.tx, member, len(self.events.events), self.events.digest)
+        return m.Delegate(self.tx, member, len(self.events.events), self.events.digest, self.terms.type)
 
     def _called(self) -> m.Called:
         token = self.seat.keyring.token(self.tx, "called")
