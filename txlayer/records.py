@@ -124,7 +124,7 @@ class MemberDecided(Record, frozen=True):
     compensatable: bool = False
     events: tuple[Numbered, ...] = ()
     parked: bool = False
-    named: bool = True
+    undone: bool = False
 
 
 class LocalIntent(Record, frozen=True):

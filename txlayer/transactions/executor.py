@@ -170,7 +170,7 @@ class Executor:
         """Decide alone, or say again what was decided."""
         if delegate.member != self.me():
             return []
-        if self.state in (State.PREPARED, State.REFUSED) and self.delegated:
+        if self.state is State.REFUSED or (self.state is State.PREPARED and self.delegated):
             return [self._delegated()]
         if self.state not in (State.JOINED, State.ACTIVE) or self.sequence.last is not None:
             return []
@@ -312,7 +312,7 @@ class Executor:
         parked = self.compensation.parked
         record = MemberDecided(
             self.tx, self.terms.type, False, self.frames.get("decision", b""), True,
-            self.sequence.events() if parked else (), parked,
+            self.sequence.events() if parked else (), parked, undone=not parked,
         )  # fmt: skip
         report = m.Compensated(self.tx, self.me(), parked)
         return [Append(self._key(), record), *effects, Send(self.tx.coordinator, report)]
@@ -389,11 +389,10 @@ class Executor:
             return self
         self.state, self.commit = State.APPLYING, record.commit
         self.frames = {"decision": record.frame}
-        if record.parked or (compensatable and not record.commit and not record.events):
+        if record.parked or record.undone:
             self.state = State.DONE
-            self.compensation = Compensation(
-                record.tx, record.events, seat.patience, done=not record.parked, parked=record.parked
-            )
+            undo = Compensation(record.tx, record.events, seat.patience, done=record.undone, parked=record.parked)
+            self.compensation = undo
         return self
 
     def resume(self) -> list[Effect]:
