@@ -125,6 +125,7 @@ class Script:
     tx: TxId | None = None
     started: bool = False
     published: int = 0
+    life: int = 0
     helpers: list[str] = field(default_factory=list)
 
     @property
@@ -138,6 +139,7 @@ class Script:
             self._later(1.0, self.begin)
             return
         self.started = True
+        self.life = self.world.node(self.site).last_life
         terms = self.call.terms
         items = tuple(self.items) if terms.one_shot else ()
         if terms.one_shot:
@@ -158,7 +160,7 @@ class Script:
 
     def _go_on(self) -> None:
         node = self.world.node(self.site)
-        if not node.up or self.call.done or self.tx is None or self.call.outcomes:
+        if not node.up or node.last_life != self.life or self.call.done or self.tx is None or self.call.outcomes:
             return
         if self.published < len(self.items):
             item = self.items[self.published]
@@ -213,16 +215,20 @@ class Script:
 
     def on_restart(self) -> None:
         """The caller's site came back: ask by key or by id, or simply do it again under the same key."""
-        if self.call.done or not self.started:
-            return
         node = self.world.node(self.site)
-        draw = self.world.rng.random()
-        if draw < 0.4 and self.call.terms.one_shot and not self.call.outcomes:
+        if self.call.done or not self.started or node.last_life == self.life:
+            return
+        self.life = node.last_life
+        if self.call.terms.one_shot and not self.call.outcomes and self.world.rng.random() < 0.4:
             self.begin()
-        elif draw < 0.7 and self.tx is not None:
-            node.take(AskCall(self.call.key, self.call.coordinator, self.tx, within=20.0))
         else:
-            node.take(AskCall(self.call.key, self.call.coordinator, None, self.call.key, within=20.0))
+            self.ask()
+
+    def ask(self) -> None:
+        """By id, where it is known, or by key."""
+        by_id = self.tx is not None and self.world.rng.random() < 0.5
+        tx, key = (self.tx, "") if by_id else (None, self.call.key)
+        self.world.node(self.site).take(AskCall(self.call.key, self.call.coordinator, tx, key, within=20.0))
 
     def _later(self, seconds: float, action: object) -> None:
         assert callable(action)

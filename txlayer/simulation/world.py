@@ -173,7 +173,7 @@ class World:
                 if node.participant is not None and helper in node.participant.publishers:
                     node.take(AskCall(helper, call.coordinator, script.tx, within=20.0))
         if not call.done and script.started:
-            script.on_restart()
+            script.ask()
 
     def _at_rest(self) -> bool:
         """Nothing is open anywhere."""

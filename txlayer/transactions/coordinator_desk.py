@@ -63,6 +63,8 @@ class CoordinatorDesk:
             return self._step(known, lambda tx: tx.on_create_again(create.publisher))
         if create.coordinator_life != self.seat.life:
             return self._reply(create.publisher, m.Hello(create.key, self.seat.site, self.seat.life))
+        if self.creations.ended(create):
+            return self._reply(create.publisher, self._of_forgotten_key(create.key))
         if not self.creations.take(create):
             return []
         refusal = self._refusal(create)
@@ -178,12 +180,16 @@ class CoordinatorDesk:
         """A caller asks by id or by key."""
         tx = inquire.tx or self.keys.get(inquire.key)
         if tx is None:
-            status = Status.UNKNOWN if self.retired.keyed else Status.ABORTED
-            return self._reply(inquire.publisher, Outcome(None, inquire.key, status, reason="no such key"))
+            return self._reply(inquire.publisher, self._of_forgotten_key(inquire.key))
         coordinator = self.transactions.get(tx)
         if coordinator is None:
             return self._reply(inquire.publisher, self._of_forgotten(tx, inquire.key))
         return self._run(coordinator, coordinator.on_inquire(inquire))
+
+    def _of_forgotten_key(self, key: str) -> Outcome:
+        """A commit is kept until it is confirmed, so without one there was none; unless some had to be retired."""
+        status = Status.UNKNOWN if self.retired.keyed else Status.ABORTED
+        return Outcome(None, key, status, reason="nothing is known under this key")
 
     def _of_forgotten(self, tx: TxId, key: str) -> Outcome:
         """What is true of a transaction without a record."""

@@ -26,6 +26,11 @@ class Creations:
 
     publishers: dict[str, PublisherLife] = field(default_factory=dict)
 
+    def ended(self, create: Create) -> bool:
+        """Whether this creation was taken before; asked when its transaction is not there any more."""
+        known = self.publishers.get(create.publisher)
+        return known is not None and create.life == known.life and create.serial in known.taken
+
     def take(self, create: Create) -> bool:
         """Whether this creation is new; it is remembered."""
         known = self.publishers.get(create.publisher)

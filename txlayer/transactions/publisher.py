@@ -48,16 +48,20 @@ class Publisher:
 
     def publish(self, item: Item) -> list[Effect]:
         """Submit the next event."""
+        if self.tx is None or self.ending:
+            return [Surface("usage error", self.tx, f"{self.call}: publish between begin and commit")]
         if self.outcome is not None and self.outcome.final:
             return []
         self.submitted += 1
         self.unaccepted[self.submitted] = item
-        return self._say(m.Submit(self._tx(), self.seat.site, self.submitted, item))
+        return self._say(m.Submit(self.tx, self.seat.site, self.submitted, item))
 
     def commit(self, within: float) -> list[Effect]:
         """Ask for the commit."""
         if self.outcome is not None and self.outcome.final:
             return [Resolve(self.call, self.outcome)]
+        if self.ending == "ask":
+            return [Surface("usage error", self.tx, f"{self.call}: only the caller that began it can commit")]
         self.ending = "commit"
         return [*self._say(*self._pending()), SetTimer(("p", self.call, "call"), within)]
 
@@ -69,14 +73,19 @@ class Publisher:
         return self._say(*self._pending())
 
     def ask(self, within: float) -> list[Effect]:
-        """What became of it?"""
-        self.ending = "ask"
+        """What became of it? Of a transaction that is still open here: nothing yet."""
+        if self.outcome is not None and self.outcome.final:
+            return [Resolve(self.call, self.outcome)]
+        if self.terms is not None and not self.ending:
+            return [Resolve(self.call, Outcome(self.tx, self.call, Status.PENDING, final=False))]
+        self.ending = self.ending or "ask"
         return [*self._say(*self._pending()), SetTimer(("p", self.call, "call"), within)]
 
     def wait_longer(self, seconds: float) -> list[Effect]:
         """Votes are missing; be patient."""
-        extend = m.ExtendDeadline(self._tx(), self.seat.site, seconds, self.attempt)
-        return [Send(self.coordinator, extend)]
+        if self.tx is None:
+            return []
+        return [Send(self.coordinator, m.ExtendDeadline(self.tx, self.seat.site, seconds, self.attempt))]
 
     def confirm(self) -> list[Effect]:
         """The caller knows."""
@@ -92,7 +101,7 @@ class Publisher:
 
     def on_created(self, created: m.Created) -> list[Effect]:
         """Open for events."""
-        if self.tx is not None:
+        if self.tx is not None or self.ending == "ask":
             return []
         self.tx = created.tx
         self.attempt = 0
@@ -185,7 +194,3 @@ class Publisher:
     def _end(self) -> list[Effect]:
         self.ended = True
         return [CancelTimer(("p", self.call, name)) for name in ("retry", "call", "linger")]
-
-    def _tx(self) -> TxId:
-        assert self.tx is not None, "the transaction is open"
-        return self.tx

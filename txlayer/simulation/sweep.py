@@ -1,0 +1,132 @@
+"""The directed sweep: small configurations, every crash point, every message lost or late, one after the other.
+
+Some bugs show once in a hundred thousand random runs. Here each configuration is run once undisturbed to count its
+crash points and messages, and then once for every single disturbance, and for crashes combined with a late message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+from txlayer.messages import Access, Conditions, Item, Limit, Scope, Terms, TxType
+from txlayer.simulation.history import CallSeen, History
+from txlayer.simulation.workload import TYPES, Taste
+from txlayer.simulation.world import Plan, World
+
+PLAIN = Taste(Scope.DISTRIBUTED, True, False, False, False, 1)
+ALONE = replace(PLAIN, one_phase=True)
+UNDOABLE = replace(PLAIN, compensatable=True)
+ANONYMOUS = replace(PLAIN, identity=False)
+LOCAL = replace(PLAIN, scope=Scope.LOCAL)
+DURABLE = replace(LOCAL, durable=True)
+FOLLOWER = replace(PLAIN, scope=Scope.FOLLOWER)
+NOBODY = replace(PLAIN, scope=Scope.NONE)
+LISTENER = replace(PLAIN, scope=Scope.NON_TRANSACTIONAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A small world: who takes part, where it is coordinated, under which terms."""
+
+    name: str
+    tastes: tuple[Taste, ...]
+    terms: Terms
+    coordinator: str = "s0"
+    publisher: str = "s0"
+    helpers: tuple[str, ...] = ()
+    abort: bool = False
+    refuser: str = ""
+
+    def plan(self) -> Plan:
+        """Two transactions, one after the other."""
+        plan = Plan(sites=len(self.tastes), span=4.0, heal_for=200.0)
+        for number, taste in enumerate(self.tastes):
+            for event_type in TYPES:
+                plan.tastes[f"s{number}", event_type] = taste
+        for number in range(2):
+            call = CallSeen(f"t{number}", self.publisher, self.coordinator, self.terms)
+            items = [Item("orders", f"t{number}.{event}".encode()) for event in range(2)]
+            plan.scripts.append((0.1 + 0.3 * number, call, items, self.abort and number == 0, self.helpers))
+        return plan
+
+
+def _terms(**changes: object) -> Terms:
+    base: dict[str, object] = {"census_within": 1.0, "vote_within": 1.0, "complete_within": 4.0}
+    return Terms("orders", **{**base, **changes})  # type: ignore[arg-type]
+
+
+AT_LEAST_ONE = Conditions(at_least=1)
+CONFIGURATIONS = (
+    Configuration("two phases", (PLAIN, PLAIN, PLAIN), _terms(limit=Limit.DISTRIBUTED)),
+    Configuration("settle for one", (NOBODY, ANONYMOUS, PLAIN), _terms(settle_for=AT_LEAST_ONE)),
+    Configuration("one shot", (PLAIN, PLAIN, ANONYMOUS), _terms(one_shot=True, settle_for=AT_LEAST_ONE)),
+    Configuration("one shot, hosted", (NOBODY, PLAIN, PLAIN), _terms(one_shot=True), coordinator="s1"),
+    Configuration("one phase", (NOBODY, ALONE, NOBODY), _terms(limit=Limit.DISTRIBUTED)),
+    Configuration("one phase at home", (ALONE, NOBODY, NOBODY), _terms(), coordinator="s1"),
+    Configuration("compensation", (PLAIN, UNDOABLE, UNDOABLE), _terms(), abort=True),
+    Configuration("one shot, compensation", (NOBODY, UNDOABLE, PLAIN), _terms(one_shot=True, require=AT_LEAST_ONE)),
+    Configuration("follower", (PLAIN, PLAIN, FOLLOWER, FOLLOWER), _terms()),
+    Configuration("durable local", (PLAIN, PLAIN, DURABLE), _terms()),
+    Configuration("durable local, one shot", (NOBODY, PLAIN, DURABLE), _terms(one_shot=True)),
+    Configuration("local by chance", (PLAIN, LOCAL, PLAIN), _terms(), abort=True),
+    Configuration("purely local", (LOCAL, LOCAL, DURABLE), _terms(tx_type=TxType.LOCAL)),
+    Configuration("purely local, one shot", (LOCAL, LOCAL, LISTENER), _terms(tx_type=TxType.LOCAL, one_shot=True)),
+    Configuration("hosted", (NOBODY, NOBODY, PLAIN), _terms(), coordinator="s1"),
+    Configuration("hosted, two publishers", (NOBODY, PLAIN, PLAIN), _terms(access=Access.MULTI), "s1", "s0", ("s2",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """What goes wrong in one run: a crash at a point, a message lost, a message late."""
+
+    crash: tuple[str, int] | None = None
+    drop: int | None = None
+    late: int | None = None
+    restart_after: float = 1.0
+
+
+def run_one(configuration: Configuration, disturbance: Disturbance, seed: int = 0) -> World:
+    """One run with one disturbance."""
+    plan = deepcopy(configuration.plan())
+    plan.crash, plan.drop, plan.late = disturbance.crash or ("", 0), disturbance.drop, disturbance.late
+    plan.restart_after = disturbance.restart_after
+    world = World(seed, plan)
+    world.run()
+    return world
+
+
+def disturbances(configuration: Configuration, pairs: int = 1) -> Iterator[Disturbance]:
+    """Every single disturbance of a configuration; then every `pairs`-th combination of a crash and a message."""
+    quiet = run_one(configuration, Disturbance())
+    points = [(site, k) for site, count in sorted(quiet.points().items()) for k in range(1, count + 1)]
+    messages = range(1, quiet.network.carried + 1)
+    for point in points:
+        yield Disturbance(crash=point)
+        yield Disturbance(crash=point, restart_after=0.1)
+    for message in messages:
+        yield Disturbance(drop=message)
+        yield Disturbance(late=message)
+    combined = [(point, message) for point in points for message in messages]
+    for number, (point, message) in enumerate(combined):
+        if number % pairs == pairs - 1:
+            late = number % 2 == 0
+            yield Disturbance(point, None if late else message, message if late else None)
+
+
+def sweep(
+    pairs: int,
+    found: Callable[[Configuration, Disturbance, History], bool],
+    configurations: tuple[Configuration, ...] = CONFIGURATIONS,
+) -> int:
+    """Run the sweep until `found` says stop; how many runs there were."""
+    runs = 0
+    for configuration in configurations:
+        for number, disturbance in enumerate(disturbances(configuration, pairs)):
+            runs += 1
+            history = run_one(configuration, disturbance, number).history
+            if history.violations and found(configuration, disturbance, history):
+                return runs
+    return runs
