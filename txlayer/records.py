@@ -38,6 +38,7 @@ class Decided(Record, frozen=True):
     called: bool = False
     reason: str = ""
     public: tuple[Numbered, ...] = ()
+    local: bool = False
 
 
 class DelegationOpened(Record, frozen=True):

@@ -41,7 +41,7 @@ class Configuration:
 
     def plan(self) -> Plan:
         """Two transactions, one after the other."""
-        plan = Plan(sites=len(self.tastes), span=4.0, heal_for=200.0)
+        plan = Plan(sites=len(self.tastes), span=4.0, heal_for=200.0, refuser=self.refuser)
         for number, taste in enumerate(self.tastes):
             for event_type in TYPES:
                 plan.tastes[f"s{number}", event_type] = taste
@@ -65,6 +65,9 @@ CONFIGURATIONS = (
     Configuration("one shot, hosted", (NOBODY, PLAIN, PLAIN), _terms(one_shot=True), coordinator="s1"),
     Configuration("one phase", (NOBODY, ALONE, NOBODY), _terms(limit=Limit.DISTRIBUTED)),
     Configuration("one phase at home", (ALONE, NOBODY, NOBODY), _terms(), coordinator="s1"),
+    Configuration("one phase, refused", (NOBODY, ALONE, NOBODY), _terms(limit=Limit.DISTRIBUTED), refuser="s1"),
+    Configuration("one shot, refused", (NOBODY, PLAIN, UNDOABLE), _terms(one_shot=True), refuser="s1"),
+    Configuration("settle for two, refused", (PLAIN, PLAIN, PLAIN), _terms(settle_for=Conditions(2)), refuser="s1"),
     Configuration("compensation", (PLAIN, UNDOABLE, UNDOABLE), _terms(), abort=True),
     Configuration("one shot, compensation", (NOBODY, UNDOABLE, PLAIN), _terms(one_shot=True, require=AT_LEAST_ONE)),
     Configuration("follower", (PLAIN, PLAIN, FOLLOWER, FOLLOWER), _terms()),
@@ -86,13 +89,16 @@ class Disturbance:
     drop: int | None = None
     late: int | None = None
     restart_after: float = 1.0
+    sync_seconds: float = 0.0
+    replay: bool = False
 
 
 def run_one(configuration: Configuration, disturbance: Disturbance, seed: int = 0) -> World:
     """One run with one disturbance."""
     plan = deepcopy(configuration.plan())
     plan.crash, plan.drop, plan.late = disturbance.crash or ("", 0), disturbance.drop, disturbance.late
-    plan.restart_after = disturbance.restart_after
+    plan.restart_after, plan.sync_seconds = disturbance.restart_after, disturbance.sync_seconds
+    plan.replay = disturbance.replay
     world = World(seed, plan)
     world.run()
     return world
@@ -106,6 +112,8 @@ def disturbances(configuration: Configuration, pairs: int = 1) -> Iterator[Distu
     for point in points:
         yield Disturbance(crash=point)
         yield Disturbance(crash=point, restart_after=0.1)
+        yield Disturbance(crash=point, sync_seconds=0.9)
+        yield Disturbance(crash=point, restart_after=0.1, replay=True)
     for message in messages:
         yield Disturbance(drop=message)
         yield Disturbance(late=message)

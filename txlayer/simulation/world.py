@@ -55,6 +55,9 @@ class Plan:
     drop: int | None = None
     late: int | None = None
     restart_after: float = 1.0
+    sync_seconds: float = 0.0
+    replay: bool = False
+    refuser: str = ""
     heal_for: float = 400.0
 
 
@@ -104,6 +107,7 @@ class World:
         self._received: dict[bytes, Received | None] = {}
         self._points: dict[str, int] = {}
         self._stolen: list[bytes] = []
+        self._delivered: dict[str, list[bytes]] = {}
         self._healed = False
         self.scripts: dict[str, Script] = {}
         self.nodes: dict[str, Node] = {}
@@ -235,6 +239,13 @@ class World:
         self.clock.after(0.2 + 0.3 * self.rng.random(), lambda: self._announce(name, False))
         pause = self.plan.restart_after * (0.5 + 4 * self.rng.random())
         self.clock.after(pause, lambda: self._start(name))
+        if self.plan.replay:
+            self.clock.after(pause + 0.01, lambda: self._redeliver(name))
+
+    def _redeliver(self, name: str) -> None:
+        """The bus delivers again what the dead site never acknowledged, in order: everything, at worst."""
+        for number, frame in enumerate(self._delivered.pop(name, [])):
+            self.clock.after(0.02 * number, partial(self._deliver, name, frame))
 
     def _start(self, name: str) -> None:
         node = self.nodes[name]
@@ -354,6 +365,8 @@ class World:
         if event is None:
             return
         self.history.events += 1
+        if self.plan.replay:
+            self._delivered.setdefault(target, []).append(frame)
         line = f"{self.clock.now:.6f} {target} {type(event.message).__name__}"
         self.hash.update(line.encode())
         self.hash.update(frame)
@@ -446,7 +459,10 @@ class World:
 
     def handler_fails(self, site: str, tx: TxId, event: Numbered) -> bool:
         """Whether a handler is drawn to fail."""
+        first = (site, tx) not in self.history.delivered
         self.history.delivered[site, tx] = None
+        if first and site == self.plan.refuser:
+            return True
         return self.faults.failing_handler > 0 and self.rng.random() < self.faults.failing_handler
 
     def compensation_fails(self, site: str, tx: TxId) -> bool:
@@ -460,7 +476,7 @@ class World:
     def sync_time(self, site: str) -> tuple[float, float]:
         """How long appends wait for company, and how long a sync takes."""
         slow = self.rng.random() < self.faults.slow_disk
-        return 0.0002, 0.0004 + (0.3 * self.rng.random() if slow else 0.0)
+        return 0.0002, 0.0004 + self.plan.sync_seconds + (0.3 * self.rng.random() if slow else 0.0)
 
     def committed(self, site: str, tx: TxId, values: list[tuple[str, object]]) -> None:
         """A resource committed a unit, or the unit that undoes it."""

@@ -110,7 +110,8 @@ class Publisher:
 
     def on_hello(self, hello: m.Hello) -> list[Effect]:
         """The coordinator is in another life than the one this was meant for."""
-        if self.tx is not None or self.outcome is not None or self.terms is None or hello.life <= self.coordinator_life:
+        over = self.outcome is not None and self.outcome.final
+        if self.tx is not None or over or self.terms is None or hello.life <= self.coordinator_life:
             return []
         self.coordinator_life = hello.life
         return self._say(self._create())
@@ -126,7 +127,7 @@ class Publisher:
         """What became of it. While it is undecided, or undecided for local members, nothing is resolved."""
         if self.outcome is not None and self.outcome.final:
             return self._confirm_again()
-        if outcome.status is Status.PENDING:
+        if outcome.status is Status.PENDING or (not outcome.final and self.tx is None):
             return []
         if not outcome.final:
             first = self.outcome is None
