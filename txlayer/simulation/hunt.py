@@ -26,9 +26,7 @@ def hunt(mutant: Mutant, seeds: int = 500, first_seeds: int = 40) -> Found:
     """Look for one planted bug: some seeds, the sweep, then the rest of the seeds."""
     started = time.perf_counter()
     with mutant.planted():
-        found = (
-            _in_seeds(mutant, range(first_seeds)) or _in_sweep(mutant) or _in_seeds(mutant, range(first_seeds, seeds))
-        )
+        found = _in_seeds(range(first_seeds)) or _in_sweep() or _in_seeds(range(first_seeds, seeds))
     where, evidence, runs = found or ("", "", seeds)
     return Found(mutant.name, where, evidence, runs, round(time.perf_counter() - started, 2))
 

@@ -24,6 +24,7 @@ from txlayer.effects import (
     Append,
     Broadcast,
     CancelTimer,
+    Drop,
     Effect,
     Predicate,
     PublishPlain,
@@ -31,7 +32,7 @@ from txlayer.effects import (
     SetTimer,
     Surface,
 )
-from txlayer.messages import ChainKind, Status, Terms, TxId, TxType, Visibility
+from txlayer.messages import AnyMessage, ChainKind, Status, Terms, TxId, TxType, Visibility
 from txlayer.records import Decided, DelegationOpened
 from txlayer.tokens import member_hash, reveals
 from txlayer.transactions.ballot import Ballot, Ruling
@@ -172,7 +173,7 @@ class TxCoordinator:
     def on_create_again(self, caller: str) -> list[Effect]:
         """Whoever knows the key repeats the creation: it missed the answer."""
         self.callers[caller] = None
-        if self.outcome is not None and self.outcome.final:
+        if self.outcome is not None:
             return [Send(caller, self.outcome)]
         if self.phase is Phase.CENSUS or self.terms.one_shot:
             return []
@@ -499,6 +500,110 @@ class TxCoordinator:
         return Decided(
             self.tx, self.terms.type, status, final, done, self.key, caller, self.called, reason, public, local
         )  # fmt: skip
+
+    # After the decision
+
+    def on_ack(self, ack: m.Ack) -> list[Effect]:
+        """A member has applied the commit."""
+        expected = self.unacknowledged.get(ack.member)
+        if expected is None or not reveals(ack.token, expected):
+            return []
+        del self.unacknowledged[ack.member]
+        return self._finish_if_done()
+
+    def on_confirm(self, confirm: m.Confirm) -> list[Effect]:
+        """The caller knows the outcome."""
+        if self.outcome is None or not self.outcome.final or confirm.publisher not in self.callers:
+            return []
+        self.confirmed = True
+        return self._finish_if_done()
+
+    def on_in_doubt(self, question: m.InDoubt) -> list[Effect]:
+        """Say again what the asker must have missed."""
+        message: AnyMessage | None = None
+        if question.state == "local":
+            message = self._of_locals()
+        elif self.phase is Phase.OPEN:
+            message = m.Begin(self.tx, tuple(self.ballot.members), self.terms.type)
+        elif self.phase is Phase.VOTING:
+            message = self._prepare_message()
+        elif self.phase is Phase.DELEGATED:
+            message = self._delegate_message(next(iter(self.ballot.members)))
+        elif self.decision is not None:
+            message = self.decision
+        return [Broadcast(self.terms.type, message)] if message is not None else []
+
+    def _of_locals(self) -> AnyMessage | None:
+        """Called, if the events are still here; after a restart it is too late for those who were there by chance."""
+        if self.restarted:
+            return m.Withdrawn(self.tx, self.seat.keyring.token(self.tx, "withdrawn"))
+        return self._called() if self.called else None
+
+    def on_resend(self, resend: m.Resend) -> list[Effect]:
+        """A member misses events."""
+        again = self.events.between(resend.first, min(resend.last, resend.first + self.seat.limits.ahead))
+        return [Broadcast(self.terms.type, m.Event(self.tx, event)) for event in again]
+
+    def settled(self) -> bool:
+        """Whether only the caller's confirmation is missing."""
+        return self.outcome is not None and not self.unacknowledged and not self.lingering and not self.confirmed
+
+    def retire(self) -> list[Effect]:
+        """Forget a settled transaction although its caller never confirmed."""
+        self.confirmed = True
+        return self._finish_if_done()
+
+    def _on_retry(self, standing: m.Standing) -> list[Effect]:
+        again = self._repeat(standing)
+        if not again:
+            return []
+        pause = self.seat.patience.backoff(self.seat.patience.retry, self.attempt)
+        self.attempt += 1
+        return [*again, self._timer("retry", pause)]
+
+    def _repeat(self, standing: m.Standing) -> list[Effect]:
+        if self.phase is Phase.CENSUS:
+            return [Broadcast(self.terms.type, self._census(standing))]
+        if self.phase is Phase.VOTING:
+            return [Broadcast(self.terms.type, self._prepare_message())]
+        if self.phase is Phase.DELEGATED:
+            return [Broadcast(self.terms.type, self._delegate_message(next(iter(self.ballot.members))))]
+        if self.phase is not Phase.COMMITTED:
+            return []
+        assert self.decision is not None
+        assert self.outcome is not None
+        again: list[Effect] = []
+        if self.unacknowledged or (self.restarted and self.attempt == 0):
+            again.append(Broadcast(self.terms.type, self.decision))
+        if not self.confirmed and self.attempt < OUTCOME_ATTEMPTS:
+            again += self._tell()
+        return again
+
+    def _linger(self) -> list[Effect]:
+        """Locals that missed the call may still ask for a while."""
+        if not self.called or not has_locals(self.terms) or self.terms.one_shot:
+            return []
+        self.lingering = True
+        return [self._timer("linger", self.seat.patience.linger)]
+
+    def _finish_if_done(self) -> list[Effect]:
+        if self.unacknowledged or not self.confirmed or self.lingering or self.phase is Phase.ENDED:
+            return []
+        self.phase = Phase.ENDED
+        forget: list[Effect] = [Drop(f"d/{self.tx}")] if self.recorded else []
+        return forget + [CancelTimer(("c", self.tx, name)) for name in TIMERS]
+
+    # Restart
+
+    @classmethod
+    def recover(cls, seat: Seat, record: Decided | DelegationOpened) -> TxCoordinator:
+        """A transaction as the log remembers it."""
+        terms = record.terms if isinstance(record, DelegationOpened) else Terms(record.type)
+        census = Census(record.tx, terms)
+        events = EventCoordinator(terms, record.publisher, seat.limits)
+        self = cls(
+            seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), {}
+        )
         self.callers[record.publisher] = None
         self.called = record.called
         self.recorded = self.restarted = True
