@@ -26,12 +26,13 @@ class Keyring:
     secret: bytes
 
     def token(self, tx: TxId, word: str) -> bytes:
-        """The token that says `word` about `tx`."""
-        return hmac.digest(self.secret, f"{word} {tx}".encode(), "sha256")
+        """The token that says `word` about `tx`. One HMAC for each transaction, one hash for each word."""
+        return sha256(self._seed(tx) + word.encode()).digest()
 
     def pseudonym(self, tx: TxId) -> Pseudonym:
         """This site as a member of `tx`."""
-        return Pseudonym(*(digest(self.token(tx, word)) for word in ("yes", "no", "done")))
+        seed = self._seed(tx)
+        return Pseudonym(*(sha256(sha256(seed + word).digest()).digest() for word in (b"yes", b"no", b"done")))
 
     def member(self, tx: TxId) -> bytes:
         """This site as the list of members names it."""
@@ -39,11 +40,16 @@ class Keyring:
 
     def hashes(self, tx: TxId) -> Hashes:
         """What this site promises as coordinator of `tx`."""
-        return Hashes(*(digest(self.token(tx, word)) for word in ("commit", "abort", "called", "withdrawn")))
+        seed = self._seed(tx)
+        words = (b"commit", b"abort", b"called", b"withdrawn")
+        return Hashes(*(sha256(sha256(seed + word).digest()).digest() for word in words))
 
     def nonce(self, incarnation: str, number: int) -> str:
         """A few bytes that nobody can foresee, the same after a restart."""
         return hmac.digest(self.secret, f"nonce {incarnation} {number}".encode(), "sha256")[:4].hex()
+
+    def _seed(self, tx: TxId) -> bytes:
+        return hmac.digest(self.secret, f"tx {tx}".encode(), "sha256")
 
 
 def digest(token: bytes) -> bytes:

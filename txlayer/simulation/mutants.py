@@ -116,6 +116,10 @@ def _vote_twice(self: Ballot, member: bytes, yes: bool, reason: str) -> Ruling |
     return None if yes else self._without(member, reason)
 
 
+def _count_only(self: Ballot) -> Ruling | None:
+    return Ruling(True, tuple(self.members)) if sum(self.votes.values()) >= len(self.members) else None
+
+
 def _yes_of_anyone(self: Ballot) -> Ruling | None:
     yes = tuple(member for member in self.members if self.votes.get(member, False))
     return Ruling(True, yes) if len(self.votes) >= len(self.members) else None
@@ -353,7 +357,7 @@ MUTANTS = (
     Mutant("a member that is not named commits", (_instead(Executor, "on_decision", _not_named_commits),)),
     Mutant("constraints are not tested again", (_instead(Ballot, "ruling", _yes_of_anyone), _instead(Ballot, "_without", _always(None)))),
     Mutant("votes missing past the deadline count as settled", (_instead(Ballot, "on_missing", _stand_alone),)),
-    Mutant("vote counted twice", (_instead(Ballot, "on_vote", _vote_twice),)),
+    Mutant("vote counted twice", (_instead(Ballot, "on_vote", _vote_twice), _instead(Ballot, "ruling", _count_only))),
     Mutant("votes of outsiders count", (_instead(TxCoordinator, "on_vote", _outsiders_vote),)),
     Mutant("census conditions are not tested", (_instead(Census, "failure", _always("")),)),
     Mutant("begin list is not checked", (_instead(Executor, "on_begin", lambda self, begin, frame: _ON_BEGIN(self, m.Begin(begin.tx, (*begin.members, self.me()), begin.type), frame)),)),

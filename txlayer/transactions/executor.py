@@ -85,7 +85,7 @@ class Executor:
     reason: str = ""
     frames: dict[str, bytes] = field(default_factory=dict)
     commit: bool = False
-    named: bool = False
+    member: bytes = b""
     compensation: Compensation | None = None
     recorded: bool = False
 
@@ -415,7 +415,9 @@ class Executor:
 
     def me(self) -> bytes:
         """This site on the list of members."""
-        return self.seat.keyring.member(self.tx)
+        if not self.member:
+            self.member = self.seat.keyring.member(self.tx)
+        return self.member
 
     def _join(self) -> m.Join:
         identity = self.seat.site if self.choice.identity else ""

@@ -28,6 +28,7 @@ from txlayer.effects import (
     Received,
     Role,
     ScopeChosen,
+    Send,
     TimerFired,
     WaitLonger,
 )
@@ -39,6 +40,7 @@ from txlayer.transactions.seat import Seat
 from txlayer.transactions.subscriber_desk import SubscriberDesk
 
 Batch = tuple[Role, list[Effect]]
+REMEMBERED = 4096
 _TO_COORDINATOR = (
     m.Create, m.Submit, m.CommitRequest, m.Abort, m.ExtendDeadline, m.Inquire, m.Confirm, m.Join, m.Decline, m.Resend,
     m.Vote, m.Delegated, m.Ack, m.Compensated, m.InDoubt, m.Follow, m.ChainAck, m.AskMark,
@@ -56,6 +58,7 @@ class Participant:
     subscriber: SubscriberDesk = field(init=False)
     publishers: dict[str, Publisher] = field(default_factory=dict)
     by_tx: dict[TxId, str] = field(default_factory=dict)
+    confirmed: dict[TxId, None] = field(default_factory=dict)
     open_serials: dict[int, None] = field(default_factory=dict)
     serial: int = 0
 
@@ -173,11 +176,14 @@ class Participant:
 
     def _to_publisher(self, message: AnyMessage) -> list[Batch]:
         key = getattr(message, "key", "")
-        tx = getattr(message, "tx", None)
+        tx: TxId | None = getattr(message, "tx", None)
         batches: list[Batch] = []
         calls = [key] if key in self.publishers else []
-        if tx in self.by_tx and self.by_tx[tx] not in calls:
+        if tx is not None and tx in self.by_tx and self.by_tx[tx] not in calls:
             calls.append(self.by_tx[tx])
+        if not calls and isinstance(message, m.Outcome) and tx in self.confirmed:
+            assert tx is not None
+            return [(("p", tx), [Send(tx.coordinator, m.Confirm(tx, self.seat.site))])]
         for call in calls:
             publisher = self.publishers[call]
             batches += self._publish(publisher, self._answer(publisher, message))
@@ -209,7 +215,14 @@ class Participant:
             self.publishers.pop(publisher.call, None)
             if publisher.tx is not None:
                 self.by_tx.pop(publisher.tx, None)
+                self._remember(publisher.tx)
         return [(("p", publisher.call), effects)]
+
+    def _remember(self, tx: TxId) -> None:
+        """A confirmation can get lost: the coordinator then repeats the outcome, and is told again."""
+        self.confirmed[tx] = None
+        if len(self.confirmed) > REMEMBERED:
+            del self.confirmed[next(iter(self.confirmed))]
 
     # Between roles
 

@@ -14,8 +14,6 @@ from txlayer.effects import CancelTimer, Effect, Opened, Resolve, Send, SetTimer
 from txlayer.messages import Item, Outcome, Status, Terms, TxId
 from txlayer.transactions.seat import Seat
 
-LINGER = 120.0
-
 
 @dataclass(slots=True)
 class Publisher:
@@ -91,13 +89,11 @@ class Publisher:
         """The caller knows."""
         if self.outcome is None or self.confirmed:
             return []
-        self.confirmed = True
+        self.confirmed = self.ended = True
+        stop = [CancelTimer(("p", self.call, name)) for name in ("retry", "call")]
         if self.outcome.tx is None or self.outcome.status in (Status.UNKNOWN, Status.FINISHED):
-            return self._end()
-        return [
-            Send(self.coordinator, m.Confirm(self.outcome.tx, self.seat.site)),
-            SetTimer(("p", self.call, "linger"), LINGER),
-        ]
+            return [*stop]
+        return [*stop, Send(self.coordinator, m.Confirm(self.outcome.tx, self.seat.site))]
 
     def on_created(self, created: m.Created) -> list[Effect]:
         """Open for events."""
@@ -126,7 +122,7 @@ class Publisher:
     def on_outcome(self, outcome: Outcome) -> list[Effect]:
         """What became of it. While it is undecided, or undecided for local members, nothing is resolved."""
         if self.outcome is not None and self.outcome.final:
-            return self._confirm_again()
+            return []
         if outcome.status is Status.PENDING or (not outcome.final and self.tx is None):
             return []
         if not outcome.final:
@@ -149,8 +145,6 @@ class Publisher:
 
     def on_timer(self, name: str) -> list[Effect]:
         """Say it again, or let the caller go."""
-        if name == "linger":
-            return self._end()
         if self.outcome is not None and self.outcome.final:
             return []
         if name == "call":
@@ -186,12 +180,3 @@ class Publisher:
             self.call, self.seat.site, self.seat.life, self.terms, self.items,
             self.coordinator_life, self.serial, self.below,
         )  # fmt: skip
-
-    def _confirm_again(self) -> list[Effect]:
-        if not self.confirmed or self.outcome is None or self.outcome.tx is None:
-            return []
-        return [Send(self.coordinator, m.Confirm(self.outcome.tx, self.seat.site))]
-
-    def _end(self) -> list[Effect]:
-        self.ended = True
-        return [CancelTimer(("p", self.call, name)) for name in ("retry", "call", "linger")]

@@ -73,6 +73,7 @@ class TxCoordinator:
     events: EventCoordinator
     ballot: Ballot
     callers: dict[str, None]
+    hashes: m.Hashes
     phase: Phase = Phase.CENSUS
     called: bool = False
     attempt: int = 0
@@ -95,7 +96,10 @@ class TxCoordinator:
         census = Census(tx, create.terms, present, predicate)
         ballot = Ballot({}, create.terms.settle_for)
         callers = {create.publisher: None}
-        return cls(seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot, callers)
+        return cls(
+            seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot, callers,
+            seat.keyring.hashes(tx),
+        )  # fmt: skip
 
     def start(self, standing: m.Standing) -> list[Effect]:
         """Announce the transaction. In one shot that is all its publisher ever says, and the call with it."""
@@ -132,7 +136,7 @@ class TxCoordinator:
 
     def on_join(self, join: m.Join) -> list[Effect]:
         """A subscriber wants to be a member. What it repeats proves that it answers this census."""
-        if self.phase is not Phase.CENSUS or join.hashes != self.seat.keyring.hashes(self.tx):
+        if self.phase is not Phase.CENSUS or join.hashes != self.hashes:
             return []
         self.census.on_join(join)
         return self._close_census() if self.census.complete() else []
@@ -280,7 +284,7 @@ class TxCoordinator:
 
     def _on_one_shot_vote(self, vote: m.Vote) -> list[Effect]:
         join = vote.join
-        if not self.terms.one_shot or join is None or join.hashes != self.seat.keyring.hashes(self.tx):
+        if not self.terms.one_shot or join is None or join.hashes != self.hashes:
             return [Surface("vote ignored", self.tx)]
         value = self._value_of(vote, join)
         if value is None or member_hash(join.pseudonym) != vote.member:
@@ -602,15 +606,16 @@ class TxCoordinator:
         census = Census(record.tx, terms)
         events = EventCoordinator(terms, record.publisher, seat.limits)
         self = cls(
-            seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), {}
-        )
+            seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), {},
+            seat.keyring.hashes(record.tx),
+        )  # fmt: skip
         self.callers[record.publisher] = None
         self.called = record.called
         self.recorded = self.restarted = True
         if isinstance(record, DelegationOpened):
             self.phase = Phase.DELEGATED
             self.events.events, self.events.digest = list(record.events), record.digest
-            join = m.Join(record.tx, record.pseudonym, seat.keyring.hashes(record.tx))
+            join = m.Join(record.tx, record.pseudonym, self.hashes)
             self.ballot.members[member_hash(record.pseudonym)] = join
             return self
         committed = record.status is Status.COMMITTED and not record.local
@@ -631,7 +636,7 @@ class TxCoordinator:
     def _census(self, standing: m.Standing) -> m.Census:
         shot = self.terms.one_shot
         events = tuple(self.events.events) if shot else ()
-        hashes = self.seat.keyring.hashes(self.tx)
+        hashes = self.hashes
         return m.Census(
             self.tx, self.terms, hashes, standing, self.attempt, events, self.events.digest if shot else b""
         )
