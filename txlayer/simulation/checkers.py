@@ -19,6 +19,7 @@ def check(world: World) -> None:
     outcome_checker(history)
     applied_checker(world)
     sequence_checker(history)
+    privacy_checker(world)
     constraint_checker(history)
     local_checker(world)
     follower_checker(world)
@@ -117,6 +118,15 @@ def _check_others(history: History, call: CallSeen, tx: TxId, values: tuple[str,
         known = any(s == site and i.payload.decode() == payload for s, i in history.other_published.get(tx, []))
         if not allowed or not known:
             history.violation(f"an event of nobody who may publish: {tx} {value}")
+
+
+def privacy_checker(world: World) -> None:
+    """A subscriber that asked to be a member and is not on the list is given no event."""
+    history = world.history
+    for site, tx in history.delivered:
+        begun = history.begun.get(tx)
+        if begun is not None and site not in begun and _scope(world, site, tx) is Scope.DISTRIBUTED:
+            history.violation(f"an event was delivered to no member: {tx} at {site}")
 
 
 def constraint_checker(history: History) -> None:

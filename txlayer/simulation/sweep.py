@@ -138,3 +138,15 @@ def sweep(
             if history.violations and found(configuration, disturbance, history):
                 return runs
     return runs
+
+
+def sweep_number(work: tuple[int, int]) -> tuple[int, list[str]]:
+    """One configuration, as numbers: how many runs, and what was violated."""
+    number, pairs = work
+    evidence: list[str] = []
+
+    def found(configuration: Configuration, disturbance: Disturbance, history: History) -> bool:
+        evidence.append(f"{configuration.name}: {disturbance}: {history.violations[0]}")
+        return len(evidence) >= 10
+
+    return sweep(pairs or 10**9, found, (CONFIGURATIONS[number],)), evidence

@@ -24,7 +24,7 @@ from txlayer.effects import (
 )
 from txlayer.errors import DecodeError
 from txlayer.logs.record_log import Identity
-from txlayer.messages import ChainKind, Item, Numbered, Terms, TxId
+from txlayer.messages import ChainKind, Item, Numbered, Scope, Terms, TxId
 from txlayer.runtime.inbox import received
 from txlayer.runtime.unit_work import Work
 from txlayer.security import BrokerSeal, Seal, SecretSeal
@@ -321,7 +321,7 @@ class World:
     def send(self, source: str, target: str, message: m.AnyMessage) -> None:
         """To one inbox."""
         self.observe(source, message)
-        if isinstance(message, m.Followed):
+        if isinstance(message, m.Followed) and target in self.nodes:
             self.history.registered.setdefault((target, source, message.kind.value), self.clock.now)
         if target in self.nodes:
             self.network.carry(source, target, self._frame(message))
@@ -445,7 +445,10 @@ class World:
 
     def choose_scope(self, site: str, tx: TxId, terms: Terms) -> ScopeChosen:
         """The application's answer to a census."""
-        choice = self.plan.tastes[site, terms.type].choose(tx, terms.tx_type)
+        taste = self.plan.tastes.get((site, terms.type))
+        if taste is None:  # a type that nobody here subscribed to: made up
+            return ScopeChosen(tx, Scope.NONE)
+        choice = taste.choose(tx, terms.tx_type)
         self.history.scopes[site, tx] = choice.scope
         return choice
 
