@@ -10,6 +10,7 @@ import pytest
 from txlayer.errors import LogCorrupt, LogError, LogFailed, LogForeign, LogRolledBack, LogTooNew
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.port import Batch, Disk
+from txlayer.logs.postgres import PostgresDisk
 from txlayer.logs.record_log import VERSION, Head, Header, Identity, RecordLog, open_log, seal_header
 from txlayer.logs.sqlite import SqliteDisk
 from txlayer.messages import TxId
@@ -26,12 +27,16 @@ class KeptDisk(MemoryDisk):
         self.crash()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     if request.param == "memory":
         disk = KeptDisk()
         return lambda: disk
-    return lambda: SqliteDisk(tmp_path / "site.log")
+    if request.param == "sqlite":
+        return lambda: SqliteDisk(tmp_path / "site.log")
+    dsn = request.getfixturevalue("postgres_dsn")
+    name = request.node.name
+    return lambda: PostgresDisk(dsn, name)
 
 
 def open_site(disk: Disk, remembered: Head | None = None, site: str = "a") -> RecordLog:
@@ -246,3 +251,18 @@ def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogError):
         SqliteDisk(path)
     assert sqlite3.sqlite_version
+
+
+def test_postgres_log_has_one_holder_and_the_register_one_winner(postgres_dsn: str) -> None:
+    first, other = PostgresDisk(postgres_dsn, "holder"), PostgresDisk(postgres_dsn, "other")
+    with pytest.raises(LogError, match="another process"):
+        PostgresDisk(postgres_dsn, "holder")
+    tx = TxId("c", "log", 1, "ab")
+    assert first.decide(tx, b"commit") == b"commit"
+    assert other.decide(tx, b"abort") == b"commit", "first writer wins"
+    first.forget_decision(tx)
+    assert other.decide(tx, b"abort") == b"abort"
+    other.forget_decision(tx)
+    first.close()
+    PostgresDisk(postgres_dsn, "holder").close()
+    other.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
-from txlayer.messages import Access, Conditions, Item, Limit, Scope, Terms, TxType
+from txlayer.messages import Access, Conditions, Item, Limit, Scope, Status, Terms, TxType
 from txlayer.simulation.history import CallSeen, History
 from txlayer.simulation.workload import TYPES, Taste
 from txlayer.simulation.world import Plan, World
@@ -101,7 +101,16 @@ def run_one(configuration: Configuration, disturbance: Disturbance, seed: int = 
     plan.replay = disturbance.replay
     world = World(seed, plan)
     world.run()
+    if disturbance.crash is None and disturbance.late is None and not configuration.refuser:
+        resilience_checker(world)
     return world
+
+
+def resilience_checker(world: World) -> None:
+    """One lost message costs time, not the transaction."""
+    for script in world.scripts.values():
+        if not script.abort and not any(o.status is Status.COMMITTED for o in script.call.outcomes):
+            world.history.violation(f"one lost message aborted {script.call.key}")
 
 
 def disturbances(configuration: Configuration, pairs: int = 1) -> Iterator[Disturbance]:
