@@ -18,8 +18,9 @@ from txlayer.simulation.explorer import explore
 from txlayer.simulation.hunt import Found, hunt_number
 from txlayer.simulation.mutants import MUTANTS
 from txlayer.simulation.outsider import LEVELS, attack
+from txlayer.simulation.plan import draw_plan
 from txlayer.simulation.sweep import CONFIGURATIONS, sweep_number
-from txlayer.simulation.world import World, draw_plan
+from txlayer.simulation.world import World
 
 Given = TypeVar("Given")
 Got = TypeVar("Got")

@@ -92,6 +92,7 @@ class Situation:
     duplicates: int
     touched: bool = False
     commits: bool = False
+    final: tuple[str, ...] = ()
     aborts: bool = False
     outcomes: tuple[str, ...] = ()
     applied: tuple[str, ...] = ()
@@ -116,7 +117,7 @@ class Situation:
     def digest(self) -> bytes:
         """Equal for equal states."""
         parts = (self.flying, self.crashes, self.losses, self.duplicates, self.touched, self.commits, self.aborts)
-        text = repr((parts, self.outcomes, self.applied))
+        text = repr((parts, self.final, self.outcomes, self.applied))
         return sha256(b"".join([text.encode(), *(sha256(packed).digest() for packed in self.sites.values())])).digest()
 
 
@@ -312,6 +313,10 @@ class Explorer:
             keyring = Keyring(COORDINATOR.encode() * 8)
             commit = message.token == keyring.token(message.tx, "commit")
             state.commits, state.aborts = state.commits or commit, state.aborts or not commit
+            if commit:
+                state.final = tuple(
+                    n for n in self._names if Keyring(n.encode() * 8).member(message.tx) in message.final
+                )
         for name in self._names:
             if name != COORDINATOR:
                 self._fly(state, name, message)
@@ -336,9 +341,12 @@ class Explorer:
             explored.violations.append(f"applied before any commit: {state.applied}")
         if len(set(state.applied)) != len(state.applied):
             explored.violations.append(f"applied twice: {state.applied}")
-        prepared = [name for name, site in state.opened.items() if site.resource.prepared]
-        if state.commits and state.aborts and prepared:
-            explored.violations.append(f"both decisions were sent while {prepared[0]} is prepared")
+        bound = [name for name in state.final if name in state.opened and state.opened[name].resource.prepared]
+        if state.aborts and bound:
+            explored.violations.append(f"an abort was sent while {bound[0]}, which the commit names, is prepared")
+        astray = [what for what in state.applied if what.split()[0] not in state.final]
+        if state.commits and astray:
+            explored.violations.append(f"applied by who is not named: {astray}")
 
     def _check_end(self, state: Situation, explored: Explored) -> None:
         """Nothing can happen any more: then everything must be over."""
@@ -347,6 +355,9 @@ class Explorer:
             explored.violations.append("the caller never heard an outcome")
         if state.applied and "committed" not in state.outcomes and state.site(COORDINATOR).life == 1:
             explored.violations.append(f"applied, and the caller heard {state.outcomes}")
+        missing = [name for name in state.final if not any(what.split()[0] == name for what in state.applied)]
+        if missing:
+            explored.violations.append(f"committed, and {missing[0]} never applied it")
         for name in self._names:
             site = state.site(name)
             if site.resource.prepared or site.resource.units:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from txlayer.simulation.history import History
 from txlayer.simulation.mutants import MUTANTS, Mutant
+from txlayer.simulation.plan import draw_plan
 from txlayer.simulation.sweep import CONFIGURATIONS, Configuration, Disturbance, sweep
-from txlayer.simulation.world import World, draw_plan
+from txlayer.simulation.world import World
 
 
 @dataclass(frozen=True, slots=True)

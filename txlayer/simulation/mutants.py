@@ -19,6 +19,7 @@ from txlayer.transactions.ballot import Ballot, Ruling
 from txlayer.transactions.census import Census
 from txlayer.transactions.chain import Chain
 from txlayer.transactions.compensation import Compensation
+from txlayer.transactions.coordinated import Phase
 from txlayer.transactions.coordinator_desk import CoordinatorDesk
 from txlayer.transactions.creations import Creations
 from txlayer.transactions.event_coordinator import EventCoordinator
@@ -29,7 +30,7 @@ from txlayer.transactions.publisher import Publisher
 from txlayer.transactions.reader import ChainReader
 from txlayer.transactions.sequence import Sequence
 from txlayer.transactions.subscriber_desk import SubscriberDesk
-from txlayer.transactions.tx_coordinator import Phase, TxCoordinator
+from txlayer.transactions.tx_coordinator import TxCoordinator
 
 Patch = tuple[type, str, Callable[..., Any]]
 
@@ -44,14 +45,17 @@ class Mutant:
     @contextmanager
     def planted(self) -> Iterator[None]:
         """The bug, for as long as this lasts."""
-        before = [(owner, name, owner.__dict__[name]) for owner, name, _ in self.patches]
+        before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in self.patches]
         for owner, name, new in self.patches:
             setattr(owner, name, new)
         try:
             yield
         finally:
             for owner, name, old in before:
-                setattr(owner, name, old)
+                if old is None:  # it was inherited
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, old)
 
 
 def _without(owner: type, name: str, unwanted: Callable[[Effect], bool]) -> Patch:

@@ -19,10 +19,15 @@ from txlayer import messages as m
 from txlayer.codec import KINDS
 from txlayer.security import BrokerSeal, Seal, SecretSeal, SignedSeal
 from txlayer.simulation.faults import Faults
+from txlayer.simulation.plan import Plan
 from txlayer.simulation.sweep import ANONYMOUS, DURABLE, FOLLOWER, PLAIN, Configuration, _terms
-from txlayer.simulation.world import Plan, World
+from txlayer.simulation.world import World
 
 LEVELS = ("broker", "secret", "signed")
+# Without a seal: everything but what tokens settle (votes, delegations, acknowledgements, failed censuses) can be
+# forged. The value of a decision cannot, but its final list can.
+SETTLED_BY_TOKENS = {"Vote", "Delegated", "Ack", "CensusFailed", "Withdrawn", "Compensated", "Unknown"}
+ADMITTED = frozenset(KINDS) - SETTLED_BY_TOKENS
 SETTINGS = (
     Configuration("outsider", (PLAIN, ANONYMOUS, PLAIN, FOLLOWER), _terms(settle_for=m.Conditions(1))),
     Configuration("outsider, one shot", (PLAIN, PLAIN, PLAIN, DURABLE), _terms(one_shot=True), coordinator="s1"),

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from txlayer.messages import Access, Conditions, Item, Limit, Scope, Status, Terms, TxType
 from txlayer.simulation.history import CallSeen, History
+from txlayer.simulation.plan import Plan
 from txlayer.simulation.workload import TYPES, Taste
-from txlayer.simulation.world import Plan, World
+from txlayer.simulation.world import World
 
 PLAIN = Taste(Scope.DISTRIBUTED, True, False, False, False, 1)
 ALONE = replace(PLAIN, one_phase=True)

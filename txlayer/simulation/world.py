@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from random import Random
@@ -24,70 +23,19 @@ from txlayer.effects import (
 )
 from txlayer.errors import DecodeError
 from txlayer.logs.record_log import Identity
-from txlayer.messages import ChainKind, Item, Numbered, Scope, Terms, TxId
+from txlayer.messages import ChainKind, Numbered, Scope, Terms, TxId
 from txlayer.runtime.inbox import received
 from txlayer.runtime.unit_work import Work
 from txlayer.security import BrokerSeal, Seal, SecretSeal
-from txlayer.simulation import faults as fault_kinds
 from txlayer.simulation.checkers import check
 from txlayer.simulation.clock import Clock
-from txlayer.simulation.faults import Faults
-from txlayer.simulation.history import Applied, CallSeen, History
+from txlayer.simulation.history import Applied, History
 from txlayer.simulation.network import Network
 from txlayer.simulation.node import Node
-from txlayer.simulation.workload import TYPES, Script, Taste, draw_taste, draw_terms
+from txlayer.simulation.plan import Plan
+from txlayer.simulation.workload import TYPES, Script, confirm_helpers
 from txlayer.tokens import Keyring, reveals
 from txlayer.transactions.seat import Bounds, Patience
-
-
-@dataclass(slots=True)
-class Plan:
-    """What a world is made of. The general world draws all of it; directed sweeps set some of it."""
-
-    sites: int = 4
-    transactions: int = 35
-    span: float = 40.0
-    faults: Faults = field(default_factory=Faults)
-    secret: bool = False
-    tastes: dict[tuple[str, str], Taste] = field(default_factory=dict)
-    scripts: list[tuple[float, CallSeen, list[Item], bool, tuple[str, ...]]] = field(default_factory=list)
-    crash: tuple[str, int] | None = None
-    drop: int | None = None
-    late: int | None = None
-    restart_after: float = 1.0
-    sync_seconds: float = 0.0
-    replay: bool = False
-    refuser: str = ""
-    heal_for: float = 400.0
-
-
-def draw_plan(seed: int) -> Plan:
-    """A general world."""
-    rng = Random(f"plan {seed}")
-    plan = Plan(sites=rng.choice([3, 4, 4, 5]), secret=rng.random() < 0.2, faults=fault_kinds.draw(rng))
-    names = [f"s{number}" for number in range(plan.sites)]
-    for name in names:
-        for event_type in TYPES:
-            plan.tastes[name, event_type] = draw_taste(rng)
-    for number in range(plan.transactions):
-        plan.scripts.append(_draw_script(rng, names, number, plan.span))
-    return plan
-
-
-def _draw_script(
-    rng: Random, names: list[str], number: int, span: float
-) -> tuple[float, CallSeen, list[Item], bool, tuple[str, ...]]:
-    terms = draw_terms(rng, names)
-    publisher = rng.choice(names)
-    hosted = terms.access is m.Access.MULTI or rng.random() < 0.4
-    coordinator = rng.choice(names) if hosted else publisher
-    key = f"t{number}"
-    kinds = (terms.type, terms.type, "other")
-    items = [Item(rng.choice(kinds), f"{key}.{event}".encode()) for event in range(rng.choice([0, 1, 1, 2, 3]))]
-    helpers = tuple(rng.sample(names, 1)) if rng.random() < (0.8 if hosted else 0.1) else ()
-    helpers = tuple(name for name in helpers if name != publisher) if not terms.one_shot else ()
-    call = CallSeen(key, publisher, coordinator, terms)
-    return span * rng.random(), call, items, rng.random() < 0.07, helpers
 
 
 class World:
@@ -509,8 +457,6 @@ class World:
         if script is not None:
             script.on_resolved(effect.outcome)
         elif effect.outcome.final:
-            from txlayer.simulation.workload import confirm_helpers
-
             self.clock.after(0.01, lambda: confirm_helpers(self, effect, site))
 
     def surfaced(self, site: str, effect: Surface) -> None:

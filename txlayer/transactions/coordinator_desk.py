@@ -26,9 +26,10 @@ from txlayer.records import (
 )
 from txlayer.transactions.chain import Chain
 from txlayer.transactions.constraints import check_terms
+from txlayer.transactions.coordinated import Phase
 from txlayer.transactions.creations import Creations
 from txlayer.transactions.seat import Seat
-from txlayer.transactions.tx_coordinator import Phase, TxCoordinator
+from txlayer.transactions.tx_coordinator import TxCoordinator
 
 BLOCK = 1000
 Batch = tuple[Role, list[Effect]]
