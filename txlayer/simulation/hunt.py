@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from txlayer.simulation.history import History
 from txlayer.simulation.mutants import MUTANTS, Mutant
 from txlayer.simulation.plan import draw_plan
-from txlayer.simulation.sweep import CONFIGURATIONS, Configuration, Disturbance, sweep
+from txlayer.simulation.sweep import CONFIGURATIONS, Configuration, Disturbance, run_one, sweep
 from txlayer.simulation.world import World
 
 
@@ -27,7 +27,7 @@ def hunt(mutant: Mutant, seeds: int = 500, first_seeds: int = 40) -> Found:
     """Look for one planted bug: some seeds, the sweep, then the rest of the seeds."""
     started = time.perf_counter()
     with mutant.planted():
-        found = _in_seeds(range(first_seeds)) or _in_sweep() or _in_seeds(range(first_seeds, seeds))
+        found = _undisturbed() or _in_seeds(range(first_seeds)) or _in_sweep() or _in_seeds(range(first_seeds, seeds))
     where, evidence, runs = found or ("", "", seeds)
     return Found(mutant.name, where, evidence, runs, round(time.perf_counter() - started, 2))
 
@@ -40,6 +40,14 @@ def _in_seeds(seeds: range) -> tuple[str, str, int] | None:
             return f"seed {seed}", f"assertion: {exc}", seed - seeds.start + 1
         if history.violations:
             return f"seed {seed}", history.violations[0], seed - seeds.start + 1
+    return None
+
+
+def _undisturbed() -> tuple[str, str, int] | None:
+    for runs, configuration in enumerate(CONFIGURATIONS, 1):
+        history = run_one(configuration, Disturbance()).history
+        if history.violations:
+            return f"{configuration.name}, undisturbed", history.violations[0], runs
     return None
 
 

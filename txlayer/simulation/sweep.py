@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
-from txlayer.messages import Access, Conditions, Item, Limit, Scope, Status, Terms, TxType
+from txlayer.messages import Access, Conditions, Item, Limit, Scope, Status, Terms, TxId, TxType
 from txlayer.simulation.history import CallSeen, History
 from txlayer.simulation.plan import Plan
 from txlayer.simulation.workload import TYPES, Taste
@@ -75,6 +75,7 @@ CONFIGURATIONS = (
     Configuration("durable local", (PLAIN, PLAIN, DURABLE), _terms()),
     Configuration("durable local, one shot", (NOBODY, PLAIN, DURABLE), _terms(one_shot=True)),
     Configuration("local by chance", (PLAIN, LOCAL, PLAIN), _terms(), abort=True),
+    Configuration("local by chance, refused", (NOBODY, LOCAL, PLAIN), _terms(), refuser="s2"),
     Configuration("purely local", (LOCAL, LOCAL, DURABLE), _terms(tx_type=TxType.LOCAL)),
     Configuration("purely local, one shot", (LOCAL, LOCAL, LISTENER), _terms(tx_type=TxType.LOCAL, one_shot=True)),
     Configuration("hosted", (NOBODY, NOBODY, PLAIN), _terms(), coordinator="s1"),
@@ -102,21 +103,33 @@ def run_one(configuration: Configuration, disturbance: Disturbance, seed: int = 
     plan.replay = disturbance.replay
     world = World(seed, plan)
     world.run()
-    if disturbance.crash is None and disturbance.late is None and not configuration.refuser:
-        resilience_checker(world)
+    if disturbance.crash is None and disturbance.late is None:
+        resilience_checker(world, configuration, disturbance)
     return world
 
 
-def resilience_checker(world: World) -> None:
-    """One lost message costs time, not the transaction."""
+def resilience_checker(world: World, configuration: Configuration, disturbance: Disturbance) -> None:
+    """One lost message costs time, not the transaction; undisturbed, every local member does as it was called to."""
     for script in world.scripts.values():
-        if not script.abort and not any(o.status is Status.COMMITTED for o in script.call.outcomes):
+        committed = any(outcome.status is Status.COMMITTED for outcome in script.call.outcomes)
+        if not script.abort and not committed and not configuration.refuser:
             world.history.violation(f"one lost message aborted {script.call.key}")
+        if disturbance == Disturbance():
+            _check_locals(world, configuration, [o.tx for o in script.call.outcomes if o.called])
+
+
+def _check_locals(world: World, configuration: Configuration, called: list[TxId | None]) -> None:
+    applied = {(applied.site, applied.tx) for applied in world.history.applied}
+    for number, taste in enumerate(configuration.tastes):
+        for tx in called:
+            if taste.scope is Scope.LOCAL and (f"s{number}", tx) not in applied:
+                world.history.violation(f"local member s{number} did not do what was called: {tx}")
 
 
 def disturbances(configuration: Configuration, pairs: int = 1) -> Iterator[Disturbance]:
     """Every single disturbance of a configuration; then every `pairs`-th combination of a crash and a message."""
     quiet = run_one(configuration, Disturbance())
+    yield Disturbance()
     points = [(site, k) for site, count in sorted(quiet.points().items()) for k in range(1, count + 1)]
     messages = range(1, quiet.network.carried + 1)
     for point in points:
