@@ -143,18 +143,20 @@ class Hub:
     def add(
         self, name: str, disk: Disk, seal: Seal, scope: Scope, bounds: Bounds | None = None, **options: Any
     ) -> DirectSite:
-        """A site that answers every census alike."""
+        """A site that answers every census alike; with scope none it does not even subscribe."""
         choice = ScopeChosen(TxId("", "", 0, ""), scope, **options)
         self.sites[name] = site = DirectSite(name, self, disk, seal, choice, Bounds())
         for one in self.sites.values():
             for other in self.sites:
-                one.take(PresenceChanged(other, 1, True, ("orders",)))
+                types = ("orders",) if self.sites[other].choice.scope is not Scope.NONE else ()
+                one.take(PresenceChanged(other, 1, True, types))
         return site
 
     def publish(self, frame: bytes) -> None:
-        """To everyone."""
-        for name in self.sites:
-            self.queue.append((name, None, frame))
+        """To every subscriber."""
+        for name, site in self.sites.items():
+            if site.choice.scope is not Scope.NONE:
+                self.queue.append((name, None, frame))
 
     def plan(self, site: DirectSite, effect: SetTimer) -> int:
         """Remember a timer."""

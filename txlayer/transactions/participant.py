@@ -230,7 +230,7 @@ class Participant:
         """Put chain entries where they were asked for, and what chains then send under their own role."""
         expanded: list[Batch] = []
         for role, effects in batches:
-            if not any(isinstance(effect, AddEntry) for effect in effects):
+            if AddEntry not in map(type, effects):
                 expanded.append((role, effects))
                 continue
             flat: list[Effect] = []
