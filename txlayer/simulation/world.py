@@ -33,6 +33,7 @@ from txlayer.simulation.history import Applied, History
 from txlayer.simulation.network import Network
 from txlayer.simulation.node import Node
 from txlayer.simulation.plan import Plan
+from txlayer.simulation.rows import rows_hit
 from txlayer.simulation.workload import TYPES, Script, confirm_helpers
 from txlayer.tokens import Keyring, reveals
 from txlayer.transactions.seat import Bounds, Patience
@@ -181,7 +182,7 @@ class World:
         if not node.up or self._healed:
             return
         self.history.crashes += 1
-        self.history.faults[f"crash {why}"] += 1
+        self.history.faults.update(rows_hit(node))
         self.note(name, f"crashes {why}")
         node.crash(kept=self.rng.choice([0, 1]))
         self.clock.after(0.2 + 0.3 * self.rng.random(), lambda: self._announce(name, False))
