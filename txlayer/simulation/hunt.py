@@ -27,7 +27,9 @@ def hunt(mutant: Mutant, seeds: int = 500, first_seeds: int = 40) -> Found:
     """Look for one planted bug: some seeds, the sweep, then the rest of the seeds."""
     started = time.perf_counter()
     with mutant.planted():
-        found = _undisturbed() or _in_seeds(range(first_seeds)) or _in_sweep() or _in_seeds(range(first_seeds, seeds))
+        hinted = tuple(c for c in CONFIGURATIONS if c.name == mutant.hint)
+        found = _undisturbed() or _in_sweep(hinted) or _in_seeds(range(first_seeds))
+        found = found or _in_sweep(CONFIGURATIONS) or _in_seeds(range(first_seeds, seeds))
     where, evidence, runs = found or ("", "", seeds)
     return Found(mutant.name, where, evidence, runs, round(time.perf_counter() - started, 2))
 
@@ -51,7 +53,7 @@ def _undisturbed() -> tuple[str, str, int] | None:
     return None
 
 
-def _in_sweep() -> tuple[str, str, int] | None:
+def _in_sweep(configurations: tuple[Configuration, ...]) -> tuple[str, str, int] | None:
     evidence: list[tuple[str, str]] = []
 
     def found(configuration: Configuration, disturbance: Disturbance, history: History) -> bool:
@@ -59,7 +61,7 @@ def _in_sweep() -> tuple[str, str, int] | None:
         return True
 
     runs = 0
-    for configuration in CONFIGURATIONS:
+    for configuration in configurations:
         runs += sweep(10**9, found, (configuration,))
         if evidence:
             return (*evidence[0], runs)

@@ -37,10 +37,11 @@ Patch = tuple[type, str, Callable[..., Any]]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One planted bug."""
+    """One planted bug. `hint` names the configuration that the sweep had better start with."""
 
     name: str
     patches: tuple[Patch, ...]
+    hint: str = ""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -214,6 +215,11 @@ def _gap_ignored(self: Sequence) -> None:
     return None
 
 
+def _claims_intact(self: Sequence) -> bool:
+    self.digest = self.wanted_digest
+    return True
+
+
 def _complete_early(self: Sequence) -> bool:
     return self.last is not None
 
@@ -346,12 +352,12 @@ _APPLIED = Executor._applied
 
 MUTANTS = (
     Mutant("nothing waits for the log", (_instead(WriteAhead, "admit", _admit_everything),)),
-    Mutant("questions are answered while an append is pending", (_instead(WriteAhead, "admit", _admit_questions),)),
+    Mutant("questions are answered while an append is pending", (_instead(WriteAhead, "admit", _admit_questions),), hint="two phases"),
     Mutant("decision sent before it is logged", (_outputs_first(TxCoordinator, "_commit"),)),
     Mutant("decision not logged", (_without(TxCoordinator, "_commit", _appends),)),
     Mutant("intent not logged before the vote", (_without(Executor, "_intend", _appends),)),
-    Mutant("a no vote is not logged", (_without(Executor, "_refuse", _appends),)),
-    Mutant("a no vote is forgotten at restart", (_instead(SubscriberDesk, "recover", _rejoin),)),
+    Mutant("a no vote is not logged", (_without(Executor, "_refuse", _appends),), hint="one phase, refused"),
+    Mutant("a no vote is forgotten at restart", (_instead(SubscriberDesk, "recover", _rejoin),), hint="one phase, refused"),
     Mutant("numbers are used again after a crash", (_instead(CoordinatorDesk, "recover", _numbers_again),)),
     Mutant("decision is sent once", (_without(TxCoordinator, "_on_retry", lambda e: isinstance(e, Broadcast) and isinstance(e.message, m.Decision)),)),
     Mutant("forgotten after the first acknowledgement", (_instead(TxCoordinator, "on_ack", _forget_after_first_ack),)),
@@ -365,15 +371,15 @@ MUTANTS = (
     Mutant("votes of outsiders count", (_instead(TxCoordinator, "on_vote", _outsiders_vote),)),
     Mutant("census conditions are not tested", (_instead(Census, "failure", _always("")),)),
     Mutant("begin list is not checked", (_instead(Executor, "on_begin", lambda self, begin, frame: _ON_BEGIN(self, m.Begin(begin.tx, (*begin.members, self.me()), begin.type), frame)),)),
-    Mutant("digest of events is not checked", (_instead(Sequence, "complete", _complete_early), _instead(Sequence, "intact", _always(True)))),
+    Mutant("a member votes on events that it has not got", (_instead(Sequence, "gap", _gap_ignored), _instead(Sequence, "complete", _complete_early), _instead(Sequence, "intact", _claims_intact)), hint="two phases"),
     Mutant("nobody asks in doubt", (_instead(Executor, "_ask", _always([])),)),
     Mutant("in doubt a member gives up by itself", (_instead(Executor, "_ask", _doubter_gives_up),)),
     Mutant("token of a decision is not checked", (_instead(Executor, "on_decision", _unchecked_token),)),
     Mutant("presumed commit", (_instead(CoordinatorDesk, "_on_in_doubt", _presume_commit),)),
-    Mutant("delegation is not logged", (_without(TxCoordinator, "_delegate", _appends),)),
+    Mutant("delegation is not logged", (_without(TxCoordinator, "_delegate", _appends),), hint="one phase"),
     Mutant("a deadline decides for the delegate", (_instead(TxCoordinator, "_on_retry", _deadline_for_delegate),)),
     Mutant("delegate answers before it has committed", (_instead(Executor, "_intend", _delegate_says_first),)),
-    Mutant("gaps are not asked for", (_without(Executor, "_ask_for_gap", lambda e: isinstance(e, Send)),)),
+    Mutant("gaps are not asked for", (_without(Executor, "_ask_for_gap", lambda e: isinstance(e, Send)),), hint="two phases"),
     Mutant("commit request overtakes events", (_instead(TxCoordinator, "on_commit_request", _overtaken),)),
     Mutant("event numbers are not checked for repetition", (_instead(EventCoordinator, "upto", lambda self, publisher: 0),)),
     Mutant("anyone may publish", (_instead(EventCoordinator, "may_publish", _always(True)),)),
@@ -382,17 +388,17 @@ MUTANTS = (
     Mutant("a late creation starts again", (_instead(Creations, "take", _always(True)), _instead(Creations, "ended", _always(False)))),
     Mutant("locals act on the decision", (_instead(SubscriberDesk, "_to_local", _locals_follow_decision),)),
     Mutant("a local member commits without a call", (_instead(LocalExecutor, "on_event", _local_commits_early),)),
-    Mutant("call is not logged", (_instead(TxCoordinator, "_record_call", _always([])),)),
-    Mutant("local intent is not logged", (_without(LocalExecutor, "_go_on", _appends),)),
-    Mutant("chain entry is not logged", (_instead(Chain, "add", lambda self, tx, terms, events: replace(_ADD(self, tx, terms, events), key="e/lost")),)),
-    Mutant("followers get no retransmission", (_instead(Chain, "on_retry", _always([])),)),
-    Mutant("a follower skips gaps", (_instead(ChainReader, "on_commit", _apply_out_of_order),)),
-    Mutant("a follower's position is not logged", (_without(ChainReader, "_save", _appends),)),
-    Mutant("followers are not registered durably", (_without(Chain, "on_follow", _appends),)),
-    Mutant("chain numbers start again after a crash", (_instead(Chain, "recover", _chain_number_again),)),
-    Mutant("compensation in forward order", (_instead(Compensation, "_undo_order", _compensate_forward),)),
-    Mutant("compensation is forgotten", (_instead(Compensation, "start", _always([])),)),
-    Mutant("prepared work is forgotten at restart", (_instead(SubscriberDesk, "resume", _recover_early),)),
-    Mutant("a restarted member trusts that it prepared", (_instead(Executor, "on_inspected", _inspect_trusts),)),
-    Mutant("markers are forgotten too early", (_instead(Executor, "_applied", lambda self: [ForgetMarker(self.tx), *_APPLIED(self)]),)),
+    Mutant("call is not logged", (_instead(TxCoordinator, "_record_call", _always([])),), hint="durable local"),
+    Mutant("local intent is not logged", (_without(LocalExecutor, "_go_on", _appends),), hint="purely local, one shot"),
+    Mutant("chain entry is not logged", (_instead(Chain, "add", lambda self, tx, terms, events: replace(_ADD(self, tx, terms, events), key="e/lost")),), hint="follower"),
+    Mutant("followers get no retransmission", (_instead(Chain, "on_retry", _always([])),), hint="follower"),
+    Mutant("a follower skips gaps", (_instead(ChainReader, "on_commit", _apply_out_of_order),), hint="follower"),
+    Mutant("a follower's position is not logged", (_without(ChainReader, "_save", _appends),), hint="follower"),
+    Mutant("followers are not registered durably", (_without(Chain, "on_follow", _appends),), hint="follower"),
+    Mutant("chain numbers start again after a crash", (_instead(Chain, "recover", _chain_number_again),), hint="follower"),
+    Mutant("compensation in forward order", (_instead(Compensation, "_undo_order", _compensate_forward),), hint="compensation"),
+    Mutant("compensation is forgotten", (_instead(Compensation, "start", _always([])),), hint="compensation"),
+    Mutant("prepared work is forgotten at restart", (_instead(SubscriberDesk, "resume", _recover_early),), hint="two phases"),
+    Mutant("a restarted member trusts that it prepared", (_instead(Executor, "on_inspected", _inspect_trusts),), hint="two phases"),
+    Mutant("markers are forgotten too early", (_instead(Executor, "_applied", lambda self: [ForgetMarker(self.tx), *_APPLIED(self)]),), hint="two phases"),
 )  # fmt: skip
