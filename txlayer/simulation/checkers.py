@@ -27,6 +27,17 @@ def check(world: World) -> None:
     liveness_checker(world)
 
 
+def lost_log_checker(world: World) -> None:
+    """A coordinator lost its log: nobody is told a second decision, and prepared work waits for an operator."""
+    history = world.history
+    decision_checker(history)
+    for tx in history.decisions:
+        for site in _final(history, tx) or ():
+            applied = any(a.site == site and a.tx == tx for a in history.applied)
+            if not applied and tx not in world.nodes[site].resource.prepared:
+                history.violation(f"prepared work was given up without a decision: {tx} at {site}")
+
+
 def decision_checker(history: History) -> None:
     """One decision: a value and a final list for each transaction, for ever."""
     for tx, seen in history.decisions.items():

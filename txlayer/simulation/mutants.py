@@ -376,6 +376,7 @@ MUTANTS = (
     Mutant("in doubt a member gives up by itself", (_instead(Executor, "_ask", _doubter_gives_up),)),
     Mutant("token of a decision is not checked", (_instead(Executor, "on_decision", _unchecked_token),)),
     Mutant("presumed commit", (_instead(CoordinatorDesk, "_on_in_doubt", _presume_commit),)),
+    Mutant("presumed abort for another incarnation", (_instead(CoordinatorDesk, "_presumed_aborted", _always(True)),), hint="hosted"),
     Mutant("delegation is not logged", (_without(TxCoordinator, "_delegate", _appends),), hint="one phase"),
     Mutant("a deadline decides for the delegate", (_instead(TxCoordinator, "_on_retry", _deadline_for_delegate),)),
     Mutant("delegate answers before it has committed", (_instead(Executor, "_intend", _delegate_says_first),)),

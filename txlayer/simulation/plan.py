@@ -29,6 +29,7 @@ class Plan:
     restart_after: float = 1.0
     sync_seconds: float = 0.0
     replay: bool = False
+    wipe: bool = False
     refuser: str = ""
     heal_for: float = 400.0
 

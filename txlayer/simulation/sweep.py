@@ -93,6 +93,7 @@ class Disturbance:
     restart_after: float = 1.0
     sync_seconds: float = 0.0
     replay: bool = False
+    wipe: bool = False
 
 
 def run_one(configuration: Configuration, disturbance: Disturbance, seed: int = 0) -> World:
@@ -100,7 +101,7 @@ def run_one(configuration: Configuration, disturbance: Disturbance, seed: int = 
     plan = deepcopy(configuration.plan())
     plan.crash, plan.drop, plan.late = disturbance.crash or ("", 0), disturbance.drop, disturbance.late
     plan.restart_after, plan.sync_seconds = disturbance.restart_after, disturbance.sync_seconds
-    plan.replay = disturbance.replay
+    plan.replay, plan.wipe = disturbance.replay, disturbance.wipe
     world = World(seed, plan)
     world.run()
     if disturbance.crash is None and disturbance.late is None:
@@ -137,6 +138,8 @@ def disturbances(configuration: Configuration, pairs: int = 1) -> Iterator[Distu
         yield Disturbance(crash=point, restart_after=0.1)
         yield Disturbance(crash=point, sync_seconds=0.9)
         yield Disturbance(crash=point, restart_after=0.1, replay=True)
+        if point[0] == configuration.coordinator:
+            yield Disturbance(crash=point, wipe=True)
     for message in messages:
         yield Disturbance(drop=message)
         yield Disturbance(late=message)

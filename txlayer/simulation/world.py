@@ -22,12 +22,13 @@ from txlayer.effects import (
     Surface,
 )
 from txlayer.errors import DecodeError
+from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.record_log import Identity
 from txlayer.messages import ChainKind, Numbered, Scope, Terms, TxId
 from txlayer.runtime.inbox import received
 from txlayer.runtime.unit_work import Work
 from txlayer.security import BrokerSeal, Seal, SecretSeal
-from txlayer.simulation.checkers import check
+from txlayer.simulation.checkers import check, lost_log_checker
 from txlayer.simulation.clock import Clock
 from txlayer.simulation.history import Applied, History
 from txlayer.simulation.network import Network
@@ -74,6 +75,8 @@ class World:
         """Faults, healing, checks."""
         if self.plan.drop is not None or self.plan.late is not None:
             self.network.drop_next = self._directed
+        if self.plan.wipe:
+            self.network.drop_next = self._lose_decision
         for name in self.nodes:
             self._start(name)
         for at, call, items, abort, helpers in self.plan.scripts:
@@ -94,7 +97,10 @@ class World:
             rounds += 1
             if rounds % 200 == 0 and self._at_rest():
                 break
-        check(self)
+        if self.plan.wipe:
+            lost_log_checker(self)
+        else:
+            check(self)
         return self.history
 
     def trace_hash(self) -> str:
@@ -185,6 +191,9 @@ class World:
         self.history.faults.update(rows_hit(node))
         self.note(name, f"crashes {why}")
         node.crash(kept=self.rng.choice([0, 1]))
+        if self.plan.wipe:  # its log is lost; the secret, kept elsewhere, is not
+            node.disk = MemoryDisk()
+            node.identity = Identity(f"{node.identity.incarnation}-again", node.identity.secret)
         self.clock.after(0.2 + 0.3 * self.rng.random(), lambda: self._announce(name, False))
         pause = self.plan.restart_after * (0.5 + 4 * self.rng.random())
         self.clock.after(pause, lambda: self._start(name))
@@ -264,6 +273,12 @@ class World:
             self.clock.after(8.0, lambda: self._deliver(target, frame))
             return True
         return self.network.carried == self.plan.drop
+
+    def _lose_decision(self, source: str, target: str, frame: bytes) -> bool:
+        """Until the crash the last site hears no decision: it is the one that will have to ask."""
+        event = self._received.get(frame)
+        decided = event is not None and isinstance(event.message, m.Decision)
+        return decided and self.history.crashes == 0 and target == list(self.nodes)[-1]
 
     # The bus
 
