@@ -15,7 +15,7 @@ from txlayer.simulation.mutants import MUTANTS
 from txlayer.simulation.outsider import ADMITTED, attack
 from txlayer.simulation.sweep import CONFIGURATIONS, Configuration, disturbances, run_one
 
-EVERY = int(os.environ.get("TXLAYER_SWEEP_EVERY", "9"))
+EVERY = int(os.environ.get("TXLAYER_SWEEP_EVERY", "15"))
 QUICK = (
     "nothing waits for the log",
     "intent not logged before the vote",

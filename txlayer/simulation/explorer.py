@@ -45,7 +45,7 @@ from txlayer.records import AnyRecord
 from txlayer.resources.memory import MemoryResource
 from txlayer.runtime.unit_work import WORK, UnitWork, Work
 from txlayer.tokens import Keyring
-from txlayer.transactions.executor import State
+from txlayer.transactions.executor import Executor, State
 from txlayer.transactions.participant import Participant
 from txlayer.transactions.seat import Seat
 
@@ -106,6 +106,8 @@ class Situation:
 
     def close(self) -> None:
         """Pack what was opened."""
+        for site in self.opened.values():
+            _count_no_further(site)
         self.sites = {**self.sites, **{name: _pack(site) for name, site in self.opened.items()}}
         self.opened = {}
         self.flying = tuple(sorted(self.flying))
@@ -119,6 +121,19 @@ class Situation:
         parts = (self.flying, self.crashes, self.losses, self.duplicates, self.touched, self.commits, self.aborts)
         text = repr((parts, self.final, self.outcomes, self.applied))
         return sha256(b"".join([text.encode(), *(sha256(packed).digest() for packed in self.sites.values())])).digest()
+
+
+def _count_no_further(site: SmallSite) -> None:
+    """Repetitions only make pauses longer, and there is no time here: two are as good as many."""
+    for coordinator in site.participant.coordinator.transactions.values():
+        coordinator.attempt = min(coordinator.attempt, 2)
+    for publisher in site.participant.publishers.values():
+        publisher.attempt = min(publisher.attempt, 2)
+    for members in site.participant.subscriber.members.values():
+        for member in members.values():
+            if isinstance(member, Executor):
+                member.doubts, member.gaps = min(member.doubts, 2), min(member.gaps, 2)
+    site.timers = dict(sorted(site.timers.items(), key=repr))
 
 
 def _pack(site: SmallSite) -> bytes:

@@ -12,6 +12,9 @@ from txlayer.errors import UsageError
 from txlayer.messages import Conditions, Join, Terms, TxType
 from txlayer.transactions.scope import check_limit, one_shot_allowed
 
+LEAST_SECONDS = 0.001
+MOST_SECONDS = 1e8
+
 
 def unmet(conditions: Conditions, members: Sequence[Join]) -> str:
     """Why these members do not satisfy the conditions; empty if they do."""
@@ -44,6 +47,9 @@ def capacity(terms: Terms) -> int | None:
 def check_terms(terms: Terms) -> None:
     """Refuse what can never work, with the change that would make it work."""
     check_limit(terms.tx_type, terms.limit)
+    for name in ("census_within", "vote_within", "complete_within"):
+        if not LEAST_SECONDS <= getattr(terms, name) <= MOST_SECONDS:
+            raise UsageError(f"{name} must lie between {LEAST_SECONDS} and {MOST_SECONDS} seconds")
     local = terms.tx_type is TxType.LOCAL
     if local and (terms.require != Conditions() or terms.settle_for is not None):
         raise UsageError("a local transaction has no census: leave require and settle_for out")

@@ -22,6 +22,7 @@ from txlayer.records import Decided, DelegationOpened
 from txlayer.tokens import member_hash
 from txlayer.transactions.ballot import Ballot
 from txlayer.transactions.census import Census
+from txlayer.transactions.constraints import LEAST_SECONDS, MOST_SECONDS
 from txlayer.transactions.coordinated import OUTCOME_ATTEMPTS, UNDECIDED, Phase
 from txlayer.transactions.event_coordinator import EventCoordinator
 from txlayer.transactions.scope import has_locals
@@ -139,7 +140,9 @@ class TxCoordinator(Voting):
         """The publisher waits longer for votes."""
         if self.phase is not Phase.VOTING or not self.events.may_end(extend.publisher):
             return []
-        seconds = max(extend.seconds, 0.0)
+        if not LEAST_SECONDS <= extend.seconds <= MOST_SECONDS:
+            return []
+        seconds = extend.seconds
         return [
             self._timer("votes", seconds),
             self._timer("deadline", seconds + self.terms.vote_within),
