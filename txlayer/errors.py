@@ -10,6 +10,9 @@ TxLayerError
 │   └── Closed                used after close
 ├── ProtocolError             the other side's bug
 │   └── DecodeError           bytes that are no message of ours
+│       ├── UnknownKind       well-formed, of a kind that this release does not know
+│       ├── NewerVersion      a known kind in a version that this release cannot read
+│       └── SealBroken        not sealed as the security level asks
 ├── BusError                  the edge to the broker
 │   ├── BrokerUnreachable     (retriable)
 │   ├── AuthenticationFailed
@@ -22,6 +25,11 @@ TxLayerError
 │   ├── CensusUnfulfilled     definite; nothing was begun
 │   └── OutcomeUnknown        in doubt: ask again later, never a failure in disguise
 ├── LogError                  a durable log that cannot be trusted or written
+│   ├── LogCorrupt            a record or the list of records does not add up
+│   ├── LogForeign            the log of another site, or another log of this one
+│   ├── LogRolledBack         older than what others have seen of it
+│   ├── LogTooNew             written by a later release
+│   └── LogFailed             a write or sync failed; the process must stop
 └── ResourceError             what a member prepares and commits
 """
 
@@ -72,6 +80,18 @@ class ProtocolError(TxLayerError):
 
 class DecodeError(ProtocolError):
     """These bytes are not a message of ours."""
+
+
+class UnknownKind(DecodeError):
+    """A well-formed message of a kind that this release does not know."""
+
+
+class NewerVersion(DecodeError):
+    """A known kind of message or log in a version that this release cannot read."""
+
+
+class SealBroken(DecodeError):
+    """The message is not sealed as the security level asks."""
 
 
 class BusError(TxLayerError):
@@ -126,6 +146,26 @@ class OutcomeUnknown(TransactionError):
 
 class LogError(TxLayerError):
     """A durable log that cannot be trusted or written."""
+
+
+class LogCorrupt(LogError):
+    """A record or the list of records does not add up; nothing was changed."""
+
+
+class LogForeign(LogError):
+    """The log belongs to another site, or is another log of this one."""
+
+
+class LogRolledBack(LogError):
+    """The log is older than what the bus remembers of it: a restored or copied file."""
+
+
+class LogTooNew(LogError):
+    """The log was written by a later release."""
+
+
+class LogFailed(LogError):
+    """A write or sync failed. What is on disk is unknown: stop, start again, recover."""
 
 
 class ResourceError(TxLayerError):

@@ -141,3 +141,9 @@ def private_world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
 def name() -> str:
     """A name that no other test uses, on a broker that outlives the test."""
     return f"t{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn(postgres_server: Server) -> str:
+    """A PostgreSQL database for the logs."""
+    return postgres_server.url

@@ -1,0 +1,174 @@
+"""Figures of the transaction core: roles alone, one-shot transactions in one process, memory, security levels.
+
+python -m benchmarks core --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+from txlayer.effects import BeginCall
+from txlayer.errors import MissingExtra
+from txlayer.logs.memory import MemoryDisk
+from txlayer.logs.port import Disk
+from txlayer.logs.sqlite import SqliteDisk
+from txlayer.messages import Conditions, Item, Limit, Outcome, Scope, Status, Terms
+from txlayer.security import BrokerSeal, Seal, SecretSeal, SignedSeal
+from txlayer.simulation.direct import Hub
+
+MEMBERS = ("m0", "m1", "m2")
+ONE_SHOT = Terms("orders", limit=Limit.DISTRIBUTED, one_shot=True, require=Conditions(only=MEMBERS))
+ITEM = (Item("orders", b"x" * 200),)
+Seals = Callable[[str], Seal]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("--json", action="store_true", help="print one JSON line, last")
+    parser.add_argument("--transactions", type=int, default=2000, help="one-shot transactions per figure")
+    parser.add_argument("--open", type=int, default=10_000, help="transactions open at once")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure everything."""
+    result: dict[str, object] = {"machine": sys.platform, "python": sys.version.split()[0]}
+    result.update(roles_alone(args.transactions))
+    result.update(one_shot_sqlite(args.transactions))
+    result.update(security_levels(max(args.transactions // 4, 50)))
+    result.update(open_at_once(args.open))
+    if args.json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name:45} {value}")
+    return 0
+
+
+def hub(disk: Callable[[str], Disk], seals: Seals) -> Hub:
+    """A publisher that coordinates, and three members."""
+    made = Hub()
+    made.add("p", disk("p"), seals("p"), Scope.NONE)
+    for name in MEMBERS:
+        made.add(name, disk(name), seals(name), Scope.DISTRIBUTED, identity=True)
+    return made
+
+
+def drive(made: Hub, transactions: int, at_once: int) -> float:
+    """So many one-shot transactions, so many at a time; seconds."""
+    committed = 0
+
+    def count(_call: str, outcome: Outcome) -> None:
+        nonlocal committed
+        committed += outcome.status is Status.COMMITTED
+
+    made.on_outcome = count
+    started = time.perf_counter()
+    for first in range(0, transactions, at_once):
+        for number in range(first, min(first + at_once, transactions)):
+            made.queue.append(("p", BeginCall(f"k{made.count}/{number}", ONE_SHOT, "p", ITEM), b""))
+        made.run()
+        made.advance(0.01)
+    seconds = time.perf_counter() - started
+    assert committed == transactions, f"{committed} of {transactions} committed"
+    return seconds
+
+
+def roles_alone(transactions: int) -> dict[str, object]:
+    """Steps per second with nothing below: memory disk, no seal."""
+    made = hub(lambda _: MemoryDisk(), lambda _: BrokerSeal())
+    drive(made, 200, 32)
+    steps = made.steps
+    seconds = drive(made, transactions, 32)
+    return {
+        "steps_per_second": round((made.steps - steps) / seconds),
+        "steps_per_transaction": round((made.steps - steps) / transactions, 1),
+        "one_shot_per_second_memory_log": round(transactions / seconds),
+    }
+
+
+def one_shot_sqlite(transactions: int) -> dict[str, object]:
+    """The figure that counts: three members, every site its own SQLite log, group commit."""
+    result: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        made = hub(lambda name: SqliteDisk(Path(folder) / f"{name}.log"), lambda _: BrokerSeal())
+        drive(made, 200, 32)
+        for at_once in (1, 16, 64):
+            syncs = made.syncs
+            count = transactions if at_once > 1 else transactions // 4
+            seconds = drive(made, count, at_once)
+            result[f"one_shot_per_second_sqlite_{at_once}_at_once"] = round(count / seconds)
+            result[f"syncs_per_transaction_{at_once}_at_once"] = round((made.syncs - syncs) / count, 2)
+        for site in made.sites.values():
+            site.ahead.log.close()
+    return result
+
+
+def security_levels(transactions: int) -> dict[str, object]:
+    """Microseconds of CPU for a transaction of three members at each level."""
+    result: dict[str, object] = {}
+    for name, seals in (("broker", lambda _: BrokerSeal()), ("secret", _secret), ("signed", _signed())):
+        made = hub(lambda _: MemoryDisk(), seals)
+        drive(made, 50, 16)
+        started = time.process_time()
+        drive(made, transactions, 16)
+        result[f"cpu_us_per_transaction_{name}"] = round((time.process_time() - started) / transactions * 1e6)
+    return result
+
+
+def open_at_once(transactions: int) -> dict[str, object]:
+    """Bytes of a transaction that is open at its coordinator, and whether steps slow down with their number."""
+    made = hub(lambda _: MemoryDisk(), lambda _: BrokerSeal())
+    terms = Terms("orders", limit=Limit.DISTRIBUTED)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    times = []
+    for part in range(4):
+        started = time.perf_counter()
+        for number in range(transactions // 4):
+            made.queue.append(("p", BeginCall(f"open{part}/{number}", terms, "p"), b""))
+            if number % 64 == 63:
+                made.run()
+        made.run()
+        times.append(time.perf_counter() - started)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    coordinated = len(made.sites["p"].participant.coordinator.transactions)
+    taken_part = sum(len(t) for s in made.sites.values() for t in s.participant.subscriber.members.values())
+    return {
+        "open_transactions": coordinated,
+        "bytes_per_open_transaction_all_four_sites": round((after - before) / transactions),
+        "bytes_per_role": round((after - before) / (coordinated + taken_part)),
+        "slowdown_last_quarter_to_first": round(times[-1] / times[0], 2),
+    }
+
+
+def _secret(_name: str) -> Seal:
+    return SecretSeal([b"an enrolment secret"])
+
+
+def _signed() -> Seals:
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    except ImportError as exc:
+        raise MissingExtra("signed", "cryptography") from exc
+    keys = {name: Ed25519PrivateKey.generate() for name in ("p", *MEMBERS)}
+    public = {name: key.public_key() for name, key in keys.items()}
+    return lambda name: SignedSeal(name, keys[name], public)
+
+
+def main() -> int:
+    """Run without the other benchmarks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    return run(parser.parse_args())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

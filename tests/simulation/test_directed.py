@@ -1,0 +1,79 @@
+"""The directed sweep, the planted bugs, the outsider and the explorer: a bounded share of each.
+
+The whole of them runs by command: `txlayer simulate --sweep`, `--mutants`, `--outsider`, `--explore`.
+"""
+
+import os
+from itertools import islice
+
+import pytest
+
+from txlayer.codec import KINDS
+from txlayer.simulation.explorer import explore
+from txlayer.simulation.hunt import hunt
+from txlayer.simulation.mutants import MUTANTS
+from txlayer.simulation.outsider import ADMITTED, attack
+from txlayer.simulation.sweep import CONFIGURATIONS, Configuration, disturbances, run_one
+
+EVERY = int(os.environ.get("TXLAYER_SWEEP_EVERY", "15"))
+QUICK = (
+    "nothing waits for the log",
+    "intent not logged before the vote",
+    "decision is sent once",
+    "forgotten before the caller confirmed",
+    "a member that is not named commits",
+    "constraints are not tested again",
+    "vote counted twice",
+    "votes of outsiders count",
+    "presumed commit",
+    "begin list is not checked",
+    "publisher does not repeat itself",
+    "compensation in forward order",
+)
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
+def test_no_crash_point_and_no_lost_or_late_message_breaks_an_invariant(configuration: Configuration) -> None:
+    for number, disturbance in enumerate(islice(disturbances(configuration, 10**9), 0, None, EVERY)):
+        violations = run_one(configuration, disturbance, number).history.violations
+        assert violations == [], disturbance
+
+
+def test_there_are_enough_planted_bugs_and_each_has_a_name() -> None:
+    assert len(MUTANTS) >= 35
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_planted_bug_is_found(name: str) -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    assert hunt(mutant, seeds=30, first_seeds=30).where
+
+
+def test_a_mutant_is_gone_when_the_hunt_is_over() -> None:
+    before = [[owner.__dict__.get(name) for owner, name, _ in mutant.patches] for mutant in MUTANTS]
+    with MUTANTS[0].planted():
+        pass
+    assert before == [[owner.__dict__.get(name) for owner, name, _ in mutant.patches] for mutant in MUTANTS]
+
+
+@pytest.mark.parametrize("level", ["secret", "signed"])
+def test_outsider_causes_nothing_but_delay_where_messages_are_sealed(level: str) -> None:
+    assert attack(level, range(1), list(KINDS)[:: 1 if level == "secret" else 3]) == {}
+
+
+def test_outsider_without_a_seal_does_no_more_than_the_docs_admit() -> None:
+    assert set(attack("broker", range(2))) <= ADMITTED
+
+
+@pytest.mark.parametrize(("crashes", "losses"), [(1, 0), (0, 1)])
+def test_every_interleaving_of_two_members_in_one_shot(crashes: int, losses: int) -> None:
+    explored = explore(2, crashes, losses, one_shot=True)
+    assert explored.violations == []
+    assert explored.closed
+    assert explored.outcomes["committed"]
+
+
+def test_many_interleavings_of_two_members_in_two_phases() -> None:
+    explored = explore(2, 1, 1, limit=800)
+    assert explored.violations == []

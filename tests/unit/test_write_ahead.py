@@ -1,0 +1,72 @@
+"""The one rule that everything rests on."""
+
+from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, Send, SetTimer
+from txlayer.logs.memory import MemoryDisk
+from txlayer.logs.record_log import Identity, open_log
+from txlayer.messages import Decline, TxId
+from txlayer.records import NumbersReserved
+from txlayer.runtime.write_ahead import WriteAhead
+
+TX = TxId("a", "i", 1, "x")
+SAY = Send("b", Decline(TX, b"answer"))
+SAY_MORE = Send("b", Decline(TX, b"more"))
+
+
+def ahead() -> WriteAhead:
+    return WriteAhead(open_log(MemoryDisk(), "a", Identity("i", b"secret")))
+
+
+def sync(site: WriteAhead) -> list:
+    site.log.write()
+    site.log.sync()
+    return site.synced()
+
+
+def test_output_after_an_append_waits_until_it_is_durable() -> None:
+    site = ahead()
+    assert site.admit(("c", 1), [Append("n", NumbersReserved(1)), SAY]) == []
+    assert sync(site) == [SAY]
+
+
+def test_answer_of_the_same_role_waits_behind_a_pending_append() -> None:
+    site = ahead()
+    site.admit(("c", 1), [Append("n", NumbersReserved(1))])
+    assert site.admit(("c", 1), [SAY]) == []
+    assert site.admit(("c", 2), [SAY]) == [SAY], "another role is not held up"
+    assert sync(site) == [SAY]
+
+
+def test_output_before_an_append_leaves_at_once() -> None:
+    assert ahead().admit(("c", 1), [SAY, Append("n", NumbersReserved(1))]) == [SAY]
+
+
+def test_barrier_holds_every_role() -> None:
+    site = ahead()
+    site.admit(("c", 1), [Append("n", NumbersReserved(1), barrier=True)])
+    assert site.admit(("c", 2), [SAY]) == []
+    assert sync(site) == [SAY]
+
+
+def test_append_that_comes_after_the_write_began_is_waited_for() -> None:
+    site = ahead()
+    site.admit(("c", 1), [Append("n", NumbersReserved(1)), SAY])
+    site.log.write()
+    site.admit(("c", 1), [Append("n", NumbersReserved(2)), SAY_MORE])
+    site.log.sync()
+    assert site.synced() == [SAY]
+    assert sync(site) == [SAY_MORE]
+
+
+def test_await_log_waits_for_appends_and_drops_of_others() -> None:
+    site = ahead()
+    site.admit(("c", 1), [Append("n", NumbersReserved(1))])
+    sync(site)
+    site.admit(("c", 1), [Drop("n")])
+    assert site.admit(("chain", 1), [AwaitLog(), SAY]) == []
+    assert sync(site) == [SAY]
+
+
+def test_timers_are_no_outputs() -> None:
+    site = ahead()
+    timers = [SetTimer(("c", 1, "t"), 1.0), CancelTimer(("c", 1, "u"))]
+    assert site.admit(("c", 1), [Append("n", NumbersReserved(1)), *timers]) == timers

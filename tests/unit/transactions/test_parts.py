@@ -1,0 +1,139 @@
+"""The small parts of which roles are made."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txlayer.messages import Access, Conditions, Create, Item, Join, Numbered, Standing, Submit, Terms, TxId
+from txlayer.tokens import Keyring, digest_of, member_hash
+from txlayer.transactions.ballot import Ballot
+from txlayer.transactions.census import Census
+from txlayer.transactions.creations import Creations
+from txlayer.transactions.event_coordinator import EventCoordinator, Limits
+from txlayer.transactions.marks import Marks
+from txlayer.transactions.seat import Patience
+from txlayer.transactions.sequence import Sequence
+
+TX = TxId("c", "log", 5, "ab")
+
+
+def join(name: str, identity: bool = True) -> Join:
+    ring = Keyring(name.encode())
+    return Join(TX, ring.pseudonym(TX), ring.hashes(TX), name if identity else "")
+
+
+def ballot(settle_for: Conditions | None, *names: str) -> tuple[Ballot, list[bytes]]:
+    joins = [join(name) for name in names]
+    members = {member_hash(one.pseudonym): one for one in joins}
+    return Ballot(members, settle_for), list(members)
+
+
+def test_one_no_aborts_and_names_who_said_it() -> None:
+    votes, (a, b) = ballot(None, "a", "b")
+    assert votes.on_vote(a, True, "") is None
+    ruling = votes.on_vote(b, False, "full")
+    assert ruling is not None
+    assert (ruling.commit, ruling.by, ruling.reason) == (False, "b", "full")
+
+
+def test_first_vote_counts_and_strangers_have_none() -> None:
+    votes, (a, _) = ballot(None, "a", "b")
+    votes.on_vote(a, True, "")
+    assert votes.on_vote(a, False, "changed its mind") is None
+    assert votes.on_vote(b"stranger", False, "") is None
+    assert votes.ruling() is None
+
+
+def test_dropping_out_is_fine_as_long_as_the_rest_settles() -> None:
+    votes, (a, b, c) = ballot(Conditions(at_least=2), "a", "b", "c")
+    assert votes.on_vote(a, False, "") is None
+    ruling = votes.on_vote(b, False, "")
+    assert ruling is not None
+    assert not ruling.commit
+    assert votes.missing() == [c]
+
+
+def test_named_members_may_not_drop_out() -> None:
+    votes, (a, _) = ballot(Conditions(named=("a",)), "a", "b")
+    ruling = votes.on_vote(a, False, "")
+    assert ruling is not None
+    assert "a did not take part" in ruling.reason
+
+
+def test_census_of_anonymous_subscribers_counts_pseudonyms() -> None:
+    census = Census(TX, Terms("t", require=Conditions(at_least=2)), present=3)
+    census.on_join(join("a", identity=False))
+    census.on_join(join("a", identity=False))
+    assert census.failure()
+    census.on_join(join("b", identity=False))
+    assert not census.failure()
+    assert not census.complete()
+    census.on_decline(b"somebody")
+    assert census.complete()
+
+
+def test_full_census_closes_and_turns_further_members_away() -> None:
+    census = Census(TX, Terms("t", require=Conditions(at_most=1)))
+    assert census.on_join(join("a")) is not None
+    assert census.complete()
+    assert census.on_join(join("b")) is None
+
+
+@given(st.permutations(range(1, 9)), st.integers(0, 8))
+def test_submissions_are_numbered_once_in_their_publishers_order(order: list[int], repeated: int) -> None:
+    events = EventCoordinator(Terms("t", access=Access.MULTI), "p", Limits())
+    for number in [*order, *order[:repeated]]:
+        events.on_submit(Submit(TX, "p", number, Item("t", str(number).encode())))
+    assert [event.item.payload for event in events.events] == [str(number).encode() for number in range(1, 9)]
+    assert events.digest == digest_of(tuple(events.events))
+
+
+@given(st.lists(st.integers(1, 6), max_size=30))
+def test_sequence_gives_out_every_event_once_and_in_order(arrivals: list[int]) -> None:
+    sequence = Sequence(ahead=10)
+    events = {number: Numbered(number, Item("t", b"%d" % number), "p") for number in range(1, 7)}
+    for number in arrivals:
+        sequence.take(events[number])
+    sequence.end(6, digest_of(tuple(events.values())))
+    complete = set(arrivals) == set(range(1, 7))
+    assert sequence.intact() is complete
+    assert (sequence.gap() is None) is complete
+    assert [event.number for event in sequence.events()] == list(range(1, len(sequence.events()) + 1))
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.frozensets(st.integers(0, 11))), max_size=6), st.randoms())
+def test_marks_add_up_in_any_order(facts: list[tuple[int, frozenset[int]]], random) -> None:
+    """Marks that one coordinator could really have sent: what is finished stays finished."""
+    history, finished, below = [], set(), 0
+    for more, still_open in facts:
+        below = max(below, more)
+        finished |= {number for number in range(below) if number not in still_open}
+        history.append(Standing(below, tuple(sorted(set(range(below)) - finished))))
+    random.shuffle(history)
+    marks = Marks()
+    for standing in history:
+        marks.advance(("c", "log"), standing)
+    for number in range(12):
+        assert marks.finished(TxId("c", "log", number, "")) is (number in finished)
+
+
+def test_creation_is_taken_once_and_never_below_the_publishers_mark() -> None:
+    def create(serial: int, below: int = 0, life: int = 1) -> Create:
+        return Create(f"k{serial}", "p", life, Terms("t"), (), 1, serial, below)
+
+    creations = Creations()
+    assert creations.take(create(1))
+    assert creations.ended(create(1))
+    assert not creations.take(create(1))
+    assert creations.take(create(2, below=2))
+    assert list(creations.publishers["p"].taken) == [2], "what lies below is forgotten"
+    assert not creations.take(create(1))
+    assert creations.take(create(1, life=2))
+    assert not creations.take(create(3, life=1)), "an older life has nothing to say"
+
+
+def test_pauses_grow_up_to_the_longest() -> None:
+    patience = Patience(longest=3.0)
+    pauses = [patience.backoff(1.0, attempt) for attempt in range(5)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] == 1.0
+    assert pauses[-1] == 3.0

@@ -1,0 +1,504 @@
+"""Whole transactions between sites that are wired back to back: what each promise looks like from outside."""
+
+from txlayer import messages as m
+from txlayer.effects import (
+    AbortCall,
+    AskCall,
+    BeginCall,
+    CommitCall,
+    ConfirmCall,
+    FollowCall,
+    JoinCall,
+    MemberAborts,
+    PresenceChanged,
+    PublishCall,
+    Received,
+    WaitLonger,
+)
+from txlayer.messages import (
+    Access,
+    ChainKind,
+    Conditions,
+    Item,
+    Limit,
+    Scope,
+    Status,
+    Terms,
+    TxId,
+    TxType,
+)
+from txlayer.transactions.seat import Bounds
+
+from .bench import Bench, Site, member
+
+ORDERS = Terms("orders")
+
+
+def publish(bench: Bench, site: str, call: str, *payloads: str) -> None:
+    for payload in payloads:
+        bench.give(site, PublishCall(call, Item("orders", payload.encode())))
+
+
+def begin(
+    bench: Bench, terms: Terms = ORDERS, call: str = "k", site: str = "p", coordinator: str = "p", **options
+) -> TxId:
+    bench.give(site, BeginCall(call, terms, coordinator, **options))
+    return bench.sites[site].opened.get(call)
+
+
+def status(bench: Bench, call: str = "k", site: str = "p") -> Status:
+    return bench.sites[site].outcomes[call][-1].status
+
+
+def test_all_members_commit_and_nothing_is_left() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    begin(bench)
+    publish(bench, "p", "k", "one", "two")
+    bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.COMMITTED
+    assert list(bench.sites["a"].resource.values) == ["one", "two"]
+    assert list(bench.sites["b"].resource.values) == ["one", "two"]
+    bench.give("p", ConfirmCall("k"))
+    bench.fire("p", "linger")
+    for name in ("a", "b"):
+        bench.fire(name, "ask")
+        assert not any(bench.sites[name].participant.subscriber.members.values()), "tombstones go with the mark"
+    assert not bench.sites["p"].participant.coordinator.transactions
+
+
+def test_census_closes_as_soon_as_everyone_present_has_answered() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b"))
+    assert begin(bench) is not None, "no timer had to run out"
+
+
+def test_census_without_enough_members_is_refused_and_nothing_begins() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    begin(bench, Terms("orders", require=Conditions(at_least=2)))
+    assert status(bench) is Status.REFUSED
+    assert "CensusFailed" in bench.kinds()
+    assert "Begin" not in bench.kinds()
+
+
+def test_named_members_must_take_part() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    begin(bench, Terms("orders", require=Conditions(named=("a", "c"))))
+    assert status(bench) is Status.REFUSED
+    assert "c did not take part" in bench.sites["p"].outcomes["k"][-1].reason
+
+
+def test_only_those_allowed_become_members() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    begin(bench, Terms("orders", require=Conditions(only=("a",))))
+    begun = next(message for _, message in bench.sent if isinstance(message, m.Begin))
+    assert begun.members == (bench.sites["a"].participant.seat.keyring.member(begun.tx),)
+
+
+def test_predicate_on_the_answers_is_asked() -> None:
+    seen = []
+    bench = Bench(Site("p"), Site("a", member()))
+    begin(bench, predicate=lambda answers: bool(seen.append([join.identity for join in answers])))
+    assert seen == [["a"]]
+    assert status(bench) is Status.REFUSED
+
+
+def test_purely_local_transaction_begins_without_a_census() -> None:
+    bench = Bench(Site("p"), Site("a", member(scope=Scope.LOCAL)))
+    bench.lose = lambda target, message: target == "a"
+    assert begin(bench, Terms("orders", tx_type=TxType.LOCAL)) is not None
+
+
+def test_failing_handler_aborts_before_the_commitment_phase() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    bench.sites["a"].handlers.failing = ["bad"]
+    begin(bench, Terms("orders", limit=Limit.DISTRIBUTED))
+    publish(bench, "p", "k", "good", "bad")
+    assert status(bench) is Status.ABORTED
+    assert bench.sites["p"].outcomes["k"][-1].by == "a"
+    assert "Prepare" not in bench.kinds()
+    assert not bench.sites["b"].resource.values
+    assert not bench.sites["b"].resource.units
+
+
+def test_handler_is_retried_as_the_delivery_policy_says() -> None:
+    bench = Bench(Site("p"), Site("a", member(handler_attempts=2)))
+    handlers = bench.sites["a"].handlers
+    handlers.failing = ["flaky"]
+    original = handlers.handle
+
+    def heals(tx, event, work):
+        try:
+            original(tx, event, work)
+        finally:
+            handlers.failing = []
+
+    handlers.handle = heals
+    begin(bench)
+    publish(bench, "p", "k", "flaky")
+    bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.COMMITTED
+
+
+def test_two_of_three_settle_when_one_drops_out() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()), Site("c", member()))
+    bench.sites["c"].handlers.failing = ["x"]
+    begin(bench, Terms("orders", settle_for=Conditions(at_least=2)))
+    publish(bench, "p", "k", "x")
+    bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.COMMITTED
+    assert bench.sites["p"].outcomes["k"][-1].members == 2
+    assert not bench.sites["c"].resource.values
+
+
+def test_a_constraint_that_can_not_be_met_any_more_aborts_at_once() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    bench.sites["b"].handlers.failing = ["x"]
+    begin(bench, Terms("orders", limit=Limit.DISTRIBUTED, settle_for=Conditions(at_least=2)))
+    publish(bench, "p", "k", "x")
+    assert status(bench) is Status.ABORTED
+    assert "CommitRequest" not in bench.kinds()
+
+
+def test_require_is_tested_at_the_census_only_then_all_must_agree() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()), Site("c", member()))
+    bench.sites["c"].handlers.failing = ["x"]
+    begin(bench, Terms("orders", limit=Limit.DISTRIBUTED, require=Conditions(at_least=2)))
+    publish(bench, "p", "k", "x")
+    assert status(bench) is Status.ABORTED
+
+
+def test_silent_members_are_dropped_at_the_deadline_where_the_rest_suffices() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    begin(bench, Terms("orders", settle_for=Conditions(at_least=1)))
+    bench.lose = lambda target, message: isinstance(message, m.Vote) and message.member == _hash(bench, "b", message.tx)
+    bench.give("p", CommitCall("k"))
+    bench.fire("p", "votes")
+    assert status(bench) is Status.COMMITTED
+    assert bench.sites["p"].outcomes["k"][-1].members == 1
+    assert not bench.sites["b"].resource.prepared, "a prepared member that is not named rolls back"
+
+
+def test_missing_votes_surface_and_the_publisher_may_wait_or_abort() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    begin(bench)
+    bench.lose = lambda target, message: isinstance(message, m.Vote)
+    bench.give("p", CommitCall("k"))
+    bench.fire("p", "votes")
+    assert any(surface.what == "votes missing" for surface in bench.sites["p"].surfaced)
+    bench.give("p", WaitLonger("k", 9.0))
+    assert 9.0 in bench.sites["p"].timers.values()
+    bench.give("p", AbortCall("k"))
+    assert status(bench) is Status.ABORTED
+    assert not bench.sites["a"].resource.prepared
+
+
+def _hash(bench: Bench, name: str, tx: TxId) -> bytes:
+    return bench.sites[name].participant.seat.keyring.member(tx)
+
+
+def test_missing_event_is_asked_for_again() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    begin(bench)
+    lost = []
+
+    def lose_first(target, message):
+        if isinstance(message, m.Event) and target == "a" and not lost:
+            lost.append(message)
+            return True
+        return False
+
+    bench.lose = lose_first
+    publish(bench, "p", "k", "one", "two")
+    bench.give("p", CommitCall("k"))
+    assert "Resend" in bench.kinds()
+    assert status(bench) is Status.COMMITTED
+    assert list(bench.sites["a"].resource.values) == ["one", "two"]
+
+
+def test_event_that_never_arrives_aborts_after_the_attempts_allowed() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    begin(bench, Terms("orders", limit=Limit.DISTRIBUTED, delivery_attempts=2))
+    bench.lose = lambda target, message: isinstance(message, m.Event)
+    publish(bench, "p", "k", "one")
+    bench.give("p", CommitCall("k"))
+    bench.fire("a", "gap")
+    bench.fire("a", "gap")
+    assert status(bench) is Status.ABORTED
+    assert "did not arrive" in bench.sites["p"].outcomes["k"][-1].reason
+
+
+def test_commit_request_waits_for_the_events_that_it_overtook() -> None:
+    bench = Bench(Site("p"), Site("h"), Site("a", member()))
+    begin(bench, coordinator="h")
+    bench.lose = lambda target, message: isinstance(message, m.Submit)
+    publish(bench, "p", "k", "one")
+    bench.give("p", CommitCall("k"))
+    assert "Prepare" not in bench.kinds()
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry", "p")
+    assert status(bench) is Status.COMMITTED
+    assert list(bench.sites["a"].resource.values) == ["one"]
+
+
+def test_compensatable_members_commit_at_the_vote_and_undo_in_reverse() -> None:
+    bench = Bench(Site("p"), Site("a", member(compensatable=True)), Site("b", member()))
+    begin(bench, Terms("orders", limit=Limit.DISTRIBUTED))
+    publish(bench, "p", "k", "one", "two")
+    bench.lose = lambda target, message: isinstance(message, m.Vote) and message.member == _hash(bench, "b", message.tx)
+    bench.give("p", CommitCall("k"))
+    assert list(bench.sites["a"].resource.values) == ["one", "two"], "committed before the decision"
+    bench.give("p", AbortCall("k"))
+    assert bench.sites["a"].handlers.undone == ["two", "one"]
+    assert not bench.sites["b"].resource.values
+
+
+def test_one_shot_needs_one_round_trip() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    bench.give("p", BeginCall("k", Terms("orders", one_shot=True), "p", (Item("orders", b"x"),)))
+    assert status(bench) is Status.COMMITTED
+    assert not {"Join", "Begin", "Prepare", "Event"} & set(bench.kinds())
+
+
+def test_one_shot_is_refused_where_outsiders_would_see_the_events() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    bench.give("p", BeginCall("k", Terms("orders", one_shot=True, limit=Limit.DISTRIBUTED), "p"))
+    assert status(bench) is Status.REFUSED
+
+
+def test_only_member_decides_alone_and_only_its_answer_counts() -> None:
+    bench = Bench(Site("p"), Site("h"), Site("a", member(one_phase=True)))
+    tx = begin(bench, Terms("orders", limit=Limit.DISTRIBUTED), coordinator="h")
+    publish(bench, "p", "k", "x")
+    bench.lose = lambda target, message: isinstance(message, m.Delegated)
+    bench.give("p", CommitCall("k"))
+    assert "Prepare" not in bench.kinds()
+    bench.fire("h", "deadline")
+    bench.give("h", PresenceChanged("a", 1, False))
+    bench.give("h", PresenceChanged("p", 1, False))
+    assert "k" not in bench.sites["p"].outcomes, "neither deadline nor presence decides for the delegate"
+    bench.lose = lambda target, message: False
+    bench.restart("h")
+    assert bench.sites["h"].participant.coordinator.transactions[tx].outcome.status is Status.COMMITTED
+
+
+def test_restarted_coordinator_presumes_abort_only_for_its_own_log() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    tx = begin(bench)
+    bench.restart("p")
+    bench.give("p", Received(m.InDoubt(tx, "orders", "transaction")))
+    assert isinstance(bench.sent[-1][1], m.Decision)
+    other = TxId("p", "another-log", 1, tx.nonce)
+    bench.give("p", Received(m.InDoubt(other, "orders", "transaction")))
+    assert isinstance(bench.sent[-1][1], m.Unknown)
+    future = TxId("p", tx.incarnation, 10**9, tx.nonce)
+    bench.give("p", Received(m.InDoubt(future, "orders", "transaction")))
+    assert isinstance(bench.sent[-1][1], m.Unknown), "a number never given out: this log is older than it should be"
+
+
+def test_prepared_member_that_restarts_votes_the_same_and_waits() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    begin(bench)
+    publish(bench, "p", "k", "x")
+    bench.lose = lambda target, message: isinstance(message, m.Vote)
+    bench.give("p", CommitCall("k"))
+    assert bench.sites["a"].resource.prepared
+    bench.lose = lambda target, message: False
+    bench.restart("a")
+    assert status(bench) is Status.COMMITTED
+    assert list(bench.sites["a"].resource.values) == ["x"]
+
+
+def test_member_that_forgot_that_it_joined_votes_no() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    begin(bench, Terms("orders", limit=Limit.DISTRIBUTED))
+    bench.restart("a")
+    bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.ABORTED
+
+
+def test_peer_repeats_the_decision_of_a_silent_coordinator() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    begin(bench)
+    bench.lose = lambda target, message: target == "b" and isinstance(message, m.Decision)
+    bench.give("p", CommitCall("k"))
+    bench.lose = lambda target, message: target == "p"
+    tx = next(iter(bench.sites["b"].resource.prepared))
+    relayed = [
+        effect
+        for _, effects in bench.sites["a"].participant.step(Received(m.InDoubt(tx, "orders", "commitment")))
+        for effect in effects
+        if type(effect).__name__ == "Answer"
+    ]
+    assert relayed
+    assert relayed[0].frame == b"frame"
+
+
+def test_member_that_gave_its_name_and_is_gone_counts_as_a_no() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    begin(bench, Terms("orders", limit=Limit.DISTRIBUTED))
+    bench.give("p", PresenceChanged("b", 1, False))
+    assert status(bench) is Status.ABORTED
+    assert "b is gone" in bench.sites["p"].outcomes["k"][-1].reason
+
+
+def test_hosted_coordinator_aborts_what_its_dead_publisher_left_undecided() -> None:
+    bench = Bench(Site("p"), Site("h"), Site("a", member()))
+    begin(bench, Terms("orders", limit=Limit.DISTRIBUTED), coordinator="h")
+    publish(bench, "p", "k", "x")
+    bench.give("h", PresenceChanged("p", 1, False))
+    assert not bench.sites["a"].resource.units
+    assert not bench.sites["h"].participant.coordinator.transactions
+
+
+def test_second_publisher_gets_the_same_numbering_and_strangers_are_refused() -> None:
+    bench = Bench(Site("p"), Site("h"), Site("q"), Site("a", member()))
+    terms = Terms("orders", access=Access.MULTI, publishers=("q",), limit=Limit.DISTRIBUTED)
+    tx = begin(bench, terms, coordinator="h")
+    publish(bench, "p", "k", "one")
+    bench.give("q", JoinCall("j", tx))
+    publish(bench, "q", "j", "two")
+    bench.give("a", JoinCall("stranger", tx))
+    publish(bench, "a", "stranger", "three")
+    assert bench.sites["a"].outcomes["stranger"][-1].status is Status.REFUSED
+    bench.give("q", CommitCall("j"))
+    assert bench.sites["q"].outcomes["j"][-1].status is Status.REFUSED, "it may publish, not commit"
+    bench.give("p", CommitCall("k"))
+    assert list(bench.sites["a"].resource.values) == ["one", "two"]
+
+
+def test_initiator_may_take_part_as_any_other() -> None:
+    bench = Bench(Site("p", member()), Site("a", member()))
+    begin(bench)
+    publish(bench, "p", "k", "x")
+    bench.give("p", CommitCall("k"))
+    assert list(bench.sites["p"].resource.values) == ["x"]
+
+
+def test_any_event_type_travels_inside_a_transaction() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    begin(bench)
+    bench.give("p", PublishCall("k", Item("locations", b"elsewhere")))
+    bench.give("p", CommitCall("k"))
+    assert list(bench.sites["a"].resource.values) == ["elsewhere"]
+
+
+def test_member_abort_reaches_its_scope_only_and_locals_commit_at_the_call() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("l", member(scope=Scope.LOCAL)))
+    tx = begin(bench)
+    publish(bench, "p", "k", "x")
+    bench.give("a", MemberAborts(tx, "no"))
+    assert not bench.sites["l"].resource.values
+    bench.give("p", CommitCall("k"))
+    outcome = bench.sites["p"].outcomes["k"][-1]
+    assert (outcome.status, outcome.called) == (Status.ABORTED, True)
+    assert list(bench.sites["l"].resource.values) == ["x"]
+    assert not bench.sites["a"].resource.values
+
+
+def test_publisher_abort_before_its_call_reaches_all_scopes() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("l", member(scope=Scope.LOCAL)))
+    begin(bench)
+    publish(bench, "p", "k", "x")
+    bench.give("p", AbortCall("k"))
+    for name in ("a", "l"):
+        assert not bench.sites[name].resource.values
+        assert not bench.sites[name].resource.units
+
+
+def test_local_member_fails_alone() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("l", member(scope=Scope.LOCAL)))
+    bench.sites["l"].handlers.failing = ["x"]
+    begin(bench)
+    publish(bench, "p", "k", "x")
+    bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.COMMITTED
+    assert list(bench.sites["a"].resource.values) == ["x"]
+    assert not bench.sites["l"].resource.values
+
+
+def test_follower_applies_what_was_committed_even_if_it_was_away() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("f"))
+    bench.give("f", FollowCall("p", "log-p", ChainKind.COMMITS, ("orders",)))
+    bench.lose = lambda target, message: target == "f"
+    begin(bench)
+    bench.fire("p", "window")
+    publish(bench, "p", "k", "x")
+    bench.give("p", CommitCall("k"))
+    assert not bench.sites["f"].resource.values
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry", "chain")
+    assert list(bench.sites["f"].resource.values) == ["x"]
+    assert not bench.sites["p"].participant.coordinator.chains[ChainKind.COMMITS].entries
+
+
+def test_follower_beyond_retention_is_told_that_it_is_stale() -> None:
+    bench = Bench(Site("p", bounds=Bounds(chain_entries=2)), Site("a", member()), Site("f"))
+    bench.give("f", FollowCall("p", "log-p", ChainKind.COMMITS, ("orders",)))
+    bench.lose = lambda target, message: target == "f"
+    for number in range(4):
+        begin(bench, call=f"k{number}")
+        bench.fire("p", "window")
+        bench.give("p", CommitCall(f"k{number}"))
+    assert len(bench.sites["p"].participant.coordinator.chains[ChainKind.COMMITS].entries) == 2
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry", "chain")
+    assert any(surface.what == "stale" for surface in bench.sites["f"].surfaced)
+    bench.give("f", FollowCall("p", "log-p", ChainKind.COMMITS, ("orders",), anew=True))
+    begin(bench, call="after")
+    publish(bench, "p", "after", "fresh")
+    bench.give("p", CommitCall("after"))
+    assert list(bench.sites["f"].resource.values) == ["fresh"]
+
+
+def test_repeated_key_gives_the_outcome_of_the_first_time() -> None:
+    bench = Bench(Site("p"), Site("h"), Site("a", member()))
+    shot = Terms("orders", one_shot=True)
+    bench.give("p", BeginCall("order-7", shot, "h", (Item("orders", b"x"),)))
+    first = bench.sites["p"].outcomes["order-7"][-1]
+    bench.restart("p")
+    bench.give("p", BeginCall("order-7", shot, "h", (Item("orders", b"x"),)))
+    again = bench.sites["p"].outcomes["order-7"][-1]
+    assert (again.tx, again.status) == (first.tx, Status.COMMITTED)
+
+
+def test_caller_that_comes_back_learns_the_outcome_by_key_and_by_id() -> None:
+    bench = Bench(Site("p"), Site("h"), Site("a", member()))
+    tx = begin(bench, coordinator="h")
+    bench.give("p", CommitCall("k"))
+    bench.restart("p")
+    bench.give("p", AskCall("k", "h", None, "k"))
+    assert status(bench) is Status.COMMITTED
+    bench.restart("p")
+    bench.give("p", AskCall("x", "h", tx))
+    assert bench.sites["p"].outcomes["x"][-1].status is Status.COMMITTED
+
+
+def test_a_commit_forgotten_before_its_caller_confirmed_is_never_called_aborted() -> None:
+    bench = Bench(Site("p"), Site("h", bounds=Bounds(unconfirmed=1)), Site("a", member()))
+    first = begin(bench, Terms("orders", limit=Limit.DISTRIBUTED), coordinator="h", call="k0")
+    bench.give("p", CommitCall("k0"))
+    for number in (1, 2):
+        begin(bench, Terms("orders", limit=Limit.DISTRIBUTED), coordinator="h", call=f"k{number}")
+        bench.give("p", CommitCall(f"k{number}"))
+    bench.restart("h")
+    bench.restart("p")
+    bench.give("p", AskCall("asks", "h", first))
+    assert bench.sites["p"].outcomes["asks"][-1].status is Status.FINISHED
+
+
+def test_votes_of_outsiders_are_ignored_and_counted() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    tx = begin(bench)
+    bench.lose = lambda target, message: isinstance(message, m.Vote)
+    bench.give("p", CommitCall("k"))
+    bench.lose = lambda target, message: False
+    bench.give("p", Received(m.Vote(tx, b"stranger", b"token", 0, b"")))
+    bench.give("p", Received(m.Vote(tx, _hash(bench, "a", tx), b"token", 0, b"")))
+    assert "k" not in bench.sites["p"].outcomes
+    assert [surface.what for surface in bench.sites["p"].surfaced].count("vote ignored") == 2
+
+
+def test_open_transactions_are_bounded_and_the_refusal_names_the_limit() -> None:
+    bench = Bench(Site("p", bounds=Bounds(open_transactions=1)), Site("a", member()))
+    begin(bench)
+    bench.give("p", BeginCall("second", ORDERS, "p"))
+    assert "bounds.open_transactions" in bench.sites["p"].outcomes["second"][-1].reason

@@ -1,0 +1,477 @@
+"""What goes into the roles (events) and what comes out (effects).
+
+Roles are pure: they ask for everything they want done and hear of everything that happened. The runtime, or the
+simulated world in its place, performs effects in order and holds back every output of a role while one of that
+role's appends is not durable yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from txlayer.messages import (
+    AnyMessage,
+    ChainKind,
+    Item,
+    Join,
+    Numbered,
+    Outcome,
+    Scope,
+    Terms,
+    TxId,
+)
+from txlayer.records import AnyRecord
+
+Role: TypeAlias = tuple[str, object]
+TimerKey: TypeAlias = tuple[str, object, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write a record in place of the last one under `key`. With `barrier` every role waits for it."""
+
+    key: str
+    record: AnyRecord
+    barrier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Remove the record under `key`."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Fire once after `seconds`; replaces the timer of the same key."""
+
+    key: TimerKey
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    """Do not fire."""
+
+    key: TimerKey
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Publish on the control topic of an event type."""
+
+    type: str
+    message: AnyMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Publish to the inbox of one site."""
+
+    site: str
+    message: AnyMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Publish a frame of another site again, as it came."""
+
+    type: str
+    tx: TxId
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PublishPlain:
+    """Publish an event on the plain topic, for the world outside. May be repeated after a crash."""
+
+    tx: TxId
+    event: Numbered
+
+
+@dataclass(frozen=True, slots=True)
+class AskScope:
+    """Ask the application how it wants to take part; answered by `ScopeChosen`."""
+
+    tx: TxId
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class RunHandler:
+    """Process an event in the unit of work of `tx`, opening it if need be; answered by `HandlerDone`.
+
+    A failed attempt leaves no trace in the unit.
+    """
+
+    tx: TxId
+    event: Numbered
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Hand an event to the application outside any transaction."""
+
+    tx: TxId
+    event: Numbered
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareUnit:
+    """Make the unit of work survive a crash, undecided; answered by `UnitPrepared`."""
+
+    tx: TxId
+
+
+@dataclass(frozen=True, slots=True)
+class CommitUnit:
+    """Commit an open unit in one phase, with a marker in the same transaction; answered by `UnitCommitted`.
+
+    With `undoable` the undo record is part of it. A unit whose marker exists was committed before.
+    """
+
+    tx: TxId
+    undoable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FinishUnit:
+    """Commit or roll back a prepared unit, or roll back an open one; idempotent; answered by `UnitFinished`."""
+
+    tx: TxId
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InspectUnit:
+    """After a restart: what does the resource hold? Answered by `UnitInspected`."""
+
+    tx: TxId
+
+
+@dataclass(frozen=True, slots=True)
+class Compensate:
+    """Undo committed work, last event first, as one unit with a marker of its own; answered by `CompensationDone`."""
+
+    tx: TxId
+    events: tuple[Numbered, ...]
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyWhole:
+    """Process all events and commit, as one unit with a marker; answered by `WholeApplied`."""
+
+    tx: TxId
+    events: tuple[Numbered, ...]
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetMarker:
+    """The marker of `tx` is not needed any more."""
+
+    tx: TxId
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Tell a caller what became of its call."""
+
+    call: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Tell a caller that its transaction is open for events."""
+
+    call: str
+    tx: TxId
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """Something that a caller or an operator should see; `what` is one of a few fixed words."""
+
+    what: str
+    tx: TxId | None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AddEntry:
+    """Between roles of one site: put a transaction at the end of a chain, if anyone reads it.
+
+    The entry becomes durable in one write with the appends around it.
+    """
+
+    kind: ChainKind
+    tx: TxId
+    terms: Terms
+    events: tuple[Numbered, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitLog:
+    """Hold this role's outputs until all that any role has appended so far is durable."""
+
+
+Effect: TypeAlias = (
+    Append
+    | Drop
+    | SetTimer
+    | CancelTimer
+    | Broadcast
+    | Send
+    | Answer
+    | PublishPlain
+    | AskScope
+    | RunHandler
+    | Notify
+    | PrepareUnit
+    | CommitUnit
+    | FinishUnit
+    | InspectUnit
+    | Compensate
+    | ApplyWhole
+    | ForgetMarker
+    | Resolve
+    | Opened
+    | Surface
+    | AddEntry
+    | AwaitLog
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message arrived and its seal was good. `frame` is what arrived, to be repeated as proof."""
+
+    message: AnyMessage
+    frame: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer that was set ran out."""
+
+    key: TimerKey
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeChosen:
+    """The application's answer to a census.
+
+    `durable`: a local member that is registered with the coordinator and must miss nothing.
+    `one_phase`: one resource and not compensatable, so that an only member may decide alone.
+    """
+
+    tx: TxId
+    scope: Scope
+    identity: bool = False
+    compensatable: bool = False
+    one_phase: bool = False
+    durable: bool = False
+    handler_attempts: int = 1
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerDone:
+    """A handler returned (`ok`) or failed."""
+
+    tx: TxId
+    number: int
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAborts:
+    """The application of a member gave the transaction up of its own accord."""
+
+    tx: TxId
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPrepared:
+    """The unit is durable and undecided, or it could not be prepared and is rolled back."""
+
+    tx: TxId
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCommitted:
+    """The unit is committed with its marker, or could not be and is rolled back."""
+
+    tx: TxId
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFinished:
+    """The decision is applied."""
+
+    tx: TxId
+
+
+@dataclass(frozen=True, slots=True)
+class UnitInspected:
+    """What a resource holds of a transaction: `none`, `prepared` or `committed`."""
+
+    tx: TxId
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompensationDone:
+    """The committed work is undone, or this attempt failed."""
+
+    tx: TxId
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeApplied:
+    """A whole transaction is applied, or this attempt failed."""
+
+    tx: TxId
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkersFound:
+    """After a restart: the markers in the site's resources."""
+
+    txs: tuple[TxId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PresenceChanged:
+    """A site came, went, or came back in a new life."""
+
+    site: str
+    life: int
+    alive: bool
+    types: tuple[str, ...] = ()
+
+
+Predicate: TypeAlias = Callable[[tuple[Join, ...]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class BeginCall:
+    """A caller opens a transaction; with `items` in one shot. `predicate` only where this site coordinates."""
+
+    call: str
+    terms: Terms
+    coordinator: str
+    items: tuple[Item, ...] = ()
+    predicate: Predicate | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinCall:
+    """A further publisher takes part in an open transaction that it found in the directory."""
+
+    call: str
+    tx: TxId
+
+
+@dataclass(frozen=True, slots=True)
+class PublishCall:
+    """A caller publishes an event in its transaction."""
+
+    call: str
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCall:
+    """A caller commits; it hears an outcome within `within` seconds, `PENDING` at worst."""
+
+    call: str
+    within: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class AbortCall:
+    """A caller aborts."""
+
+    call: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitLonger:
+    """A caller that was told of missing votes waits."""
+
+    call: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AskCall:
+    """A caller asks what became of a transaction, by id or by key."""
+
+    call: str
+    coordinator: str
+    tx: TxId | None = None
+    key: str = ""
+    within: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmCall:
+    """A caller has taken note of the outcome; it may be forgotten."""
+
+    call: str
+
+
+@dataclass(frozen=True, slots=True)
+class FollowCall:
+    """This site reads a chain of a coordinator, from now on. Repeated after a snapshot was loaded: `anew`."""
+
+    coordinator: str
+    incarnation: str
+    kind: ChainKind
+    types: tuple[str, ...]
+    anew: bool = False
+
+
+Input: TypeAlias = (
+    Received
+    | TimerFired
+    | ScopeChosen
+    | HandlerDone
+    | MemberAborts
+    | UnitPrepared
+    | UnitCommitted
+    | UnitFinished
+    | UnitInspected
+    | CompensationDone
+    | WholeApplied
+    | MarkersFound
+    | PresenceChanged
+    | BeginCall
+    | JoinCall
+    | PublishCall
+    | CommitCall
+    | AbortCall
+    | WaitLonger
+    | AskCall
+    | ConfirmCall
+    | FollowCall
+)

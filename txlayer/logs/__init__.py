@@ -1,0 +1,1 @@
+"""Where decisions become durable: one port, several disks."""

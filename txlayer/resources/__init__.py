@@ -1,0 +1,1 @@
+"""What a member prepares and commits: one port, several resources."""

@@ -1,0 +1,1 @@
+"""The performer of effects."""

@@ -1,0 +1,138 @@
+"""Performs the work of members on a resource: handlers, prepare, commit, undo. One call, one event back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from txlayer.effects import (
+    ApplyWhole,
+    CommitUnit,
+    Compensate,
+    CompensationDone,
+    FinishUnit,
+    ForgetMarker,
+    HandlerDone,
+    Input,
+    InspectUnit,
+    PrepareUnit,
+    RunHandler,
+    UnitCommitted,
+    UnitFinished,
+    UnitInspected,
+    UnitPrepared,
+    WholeApplied,
+)
+from txlayer.errors import ResourceError
+from txlayer.messages import Numbered, TxId
+from txlayer.resources.port import Resource
+
+Work: TypeAlias = (
+    RunHandler | PrepareUnit | CommitUnit | FinishUnit | InspectUnit | Compensate | ApplyWhole | ForgetMarker
+)
+WORK = (RunHandler, PrepareUnit, CommitUnit, FinishUnit, InspectUnit, Compensate, ApplyWhole, ForgetMarker)
+
+
+class HandlerFailed(Exception):
+    """Raised by application code that gives up on an event."""
+
+
+class Handlers(Protocol):
+    """What an application does with events. Both may raise `HandlerFailed`."""
+
+    def handle(self, tx: TxId, event: Numbered, work: Any) -> None: ...
+
+    def compensate(self, tx: TxId, event: Numbered, work: Any) -> None: ...
+
+
+def undo_of(tx: TxId) -> TxId:
+    """The unit that compensates `tx` has a marker of its own."""
+    return msgspec.structs.replace(tx, nonce=f"{tx.nonce}~undo")
+
+
+def marked_transactions(resource: Resource) -> tuple[TxId, ...]:
+    """The transactions that have a marker of either kind."""
+    found = {msgspec.structs.replace(tx, nonce=tx.nonce.removesuffix("~undo")): None for tx in resource.markers()}
+    return tuple(sorted(found))
+
+
+class UnitWork:
+    """The work of one site. Calls for one transaction must not overlap."""
+
+    def __init__(self, resource: Resource, handlers: Handlers) -> None:
+        self._resource = resource
+        self._handlers = handlers
+
+    def perform(self, work: Work) -> Input | None:
+        """Do it and say how it went."""
+        match work:
+            case RunHandler():
+                return self._run_handler(work)
+            case PrepareUnit():
+                reason = self._attempt(lambda: self._resource.prepare(work.tx))
+                return UnitPrepared(work.tx, not reason, reason)
+            case CommitUnit():
+                reason = self._attempt(lambda: self._resource.commit(work.tx))
+                return UnitCommitted(work.tx, not reason, reason)
+            case FinishUnit():
+                finish = self._resource.commit_prepared if work.commit else self._resource.roll_back
+                finish(work.tx)
+                return UnitFinished(work.tx)
+            case InspectUnit():
+                return UnitInspected(work.tx, self._resource.state(work.tx))
+            case Compensate():
+                return self._compensate(work)
+            case ApplyWhole():
+                reason = self._attempt(lambda: self._apply(work.tx, work.events))
+                return WholeApplied(work.tx, not reason, reason)
+            case ForgetMarker():
+                self._resource.forget(work.tx)
+                self._resource.forget(undo_of(work.tx))
+                return None
+
+    def _run_handler(self, work: RunHandler) -> Input:
+        self._resource.savepoint(work.tx)
+        try:
+            self._handlers.handle(work.tx, work.event, self._resource.work(work.tx))
+        except (HandlerFailed, ResourceError) as exc:
+            self._resource.undo_to_savepoint(work.tx)
+            return HandlerDone(work.tx, work.event.number, False, str(exc))
+        return HandlerDone(work.tx, work.event.number, True)
+
+    def _compensate(self, work: Compensate) -> Input:
+        if self._resource.state(work.tx) != "committed":
+            self._resource.roll_back(work.tx)
+            return CompensationDone(work.tx, True)
+        undo = undo_of(work.tx)
+        if self._resource.state(undo) == "committed":
+            return CompensationDone(work.tx, True)
+        reason = self._attempt(lambda: self._undo(work.tx, undo, work.events))
+        if reason:
+            self._resource.roll_back(undo)
+        return CompensationDone(work.tx, not reason, reason)
+
+    def _undo(self, tx: TxId, undo: TxId, events: Iterable[Numbered]) -> None:
+        for event in events:
+            self._handlers.compensate(tx, event, self._resource.work(undo))
+        self._resource.commit(undo)
+
+    def _apply(self, tx: TxId, events: Iterable[Numbered]) -> None:
+        if self._resource.state(tx) == "committed":
+            return
+        self._resource.roll_back(tx)
+        try:
+            for event in events:
+                self._handlers.handle(tx, event, self._resource.work(tx))
+            self._resource.commit(tx)
+        except (HandlerFailed, ResourceError):
+            self._resource.roll_back(tx)
+            raise
+
+    def _attempt(self, act: Any) -> str:
+        try:
+            act()
+        except (HandlerFailed, ResourceError) as exc:
+            return str(exc) or type(exc).__name__
+        return ""

@@ -1,0 +1,1 @@
+"""The world on one seed: clock, network, disk and faults around the real roles and the real log."""

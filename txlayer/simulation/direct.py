@@ -1,0 +1,205 @@
+"""Sites in one process over a hub that loses nothing: real frames, seals, logs and group commit, no faults.
+
+For measurements, and for long runs in which nothing may grow. Events are taken in rounds; after each round every log
+that has something to write is synced once, and what it held back goes out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from txlayer import messages as m
+from txlayer.effects import (
+    Answer,
+    AskScope,
+    Broadcast,
+    CancelTimer,
+    ConfirmCall,
+    Effect,
+    Input,
+    Opened,
+    PresenceChanged,
+    Resolve,
+    ScopeChosen,
+    Send,
+    SetTimer,
+    TimerFired,
+    TimerKey,
+)
+from txlayer.logs.port import Disk
+from txlayer.logs.record_log import Identity, open_log
+from txlayer.messages import Numbered, Outcome, Scope, TxId
+from txlayer.resources.memory import MemoryResource
+from txlayer.runtime.inbox import received
+from txlayer.runtime.unit_work import WORK, UnitWork
+from txlayer.runtime.write_ahead import WriteAhead
+from txlayer.security import Seal
+from txlayer.tokens import Keyring
+from txlayer.transactions.participant import Participant
+from txlayer.transactions.seat import Bounds, Patience, Seat
+
+
+class Ignore:
+    """Handlers that write one value for each event."""
+
+    def handle(self, tx: TxId, event: Numbered, work: Any) -> None:
+        work.put("last", event.item.payload)
+
+    def compensate(self, tx: TxId, event: Numbered, work: Any) -> None:
+        work.put("last", event.item.payload)
+
+
+@dataclass(slots=True, eq=False)
+class DirectSite:
+    """One site of a hub."""
+
+    name: str
+    hub: Hub
+    disk: Disk
+    seal: Seal
+    choice: ScopeChosen
+    bounds: Bounds
+    timers: dict[TimerKey, int] = field(default_factory=dict)
+    resource: MemoryResource = field(default_factory=MemoryResource)
+    participant: Participant = field(init=False)
+    ahead: WriteAhead = field(init=False)
+
+    def __post_init__(self) -> None:
+        log = open_log(self.disk, self.name, Identity(f"log-{self.name}", self.name.encode() * 8))
+        seat = Seat(
+            self.name, log.header.incarnation, log.header.life, Keyring(log.header.secret), Patience(), self.bounds
+        )
+        self.participant = Participant(seat)
+        self.ahead = WriteAhead(log)
+
+    def take(self, event: Input) -> None:
+        """One step, and whatever of it need not wait."""
+        self.hub.steps += 1
+        for role, effects in self.participant.step(event):
+            for effect in self.ahead.admit(role, effects):
+                self.perform(effect)
+
+    def sync(self) -> bool:
+        """Make the log durable, let go of what waited; whether there was anything."""
+        if not self.ahead.dirty():
+            return False
+        self.ahead.log.write()
+        self.ahead.log.sync()
+        for effect in self.ahead.synced():
+            self.perform(effect)
+        return True
+
+    def perform(self, effect: Effect) -> None:
+        """Do it at once."""
+        hub = self.hub
+        match effect:
+            case Send():
+                hub.queue.append((effect.site, None, self.seal.close(effect.message)))
+            case Broadcast():
+                hub.publish(self.seal.close(effect.message))
+            case SetTimer():
+                self.timers[effect.key] = hub.plan(self, effect)
+            case CancelTimer():
+                self.timers.pop(effect.key, None)
+            case AskScope():
+                choice = self.choice
+                chosen = ScopeChosen(
+                    effect.tx, choice.scope, choice.identity, choice.compensatable, choice.one_phase, choice.durable
+                )
+                hub.queue.append((self.name, chosen, b""))
+            case Opened():
+                hub.opened(self, effect)
+            case Resolve():
+                hub.resolved(self, effect)
+            case Answer():
+                hub.publish(self.seal.close(m.Relay(effect.tx, effect.frame)))
+            case _ if isinstance(effect, WORK):
+                result = UnitWork(self.resource, hub.handlers).perform(effect)
+                if result is not None:
+                    hub.queue.append((self.name, result, b""))
+            case _:
+                pass
+
+
+@dataclass(slots=True, eq=False)
+class Hub:
+    """All sites, one queue, a clock that moves only when told to."""
+
+    sites: dict[str, DirectSite] = field(default_factory=dict)
+    queue: deque[tuple[str, Input | None, bytes]] = field(default_factory=deque)
+    planned: list[tuple[float, int, str, TimerKey]] = field(default_factory=list)
+    handlers: Ignore = field(default_factory=Ignore)
+    now: float = 0.0
+    count: int = 0
+    steps: int = 0
+    syncs: int = 0
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    on_outcome: Callable[[str, Outcome], None] | None = None
+
+    def add(
+        self, name: str, disk: Disk, seal: Seal, scope: Scope, bounds: Bounds | None = None, **options: Any
+    ) -> DirectSite:
+        """A site that answers every census alike; with scope none it does not even subscribe."""
+        choice = ScopeChosen(TxId("", "", 0, ""), scope, **options)
+        self.sites[name] = site = DirectSite(name, self, disk, seal, choice, Bounds())
+        for one in self.sites.values():
+            for other in self.sites:
+                types = ("orders",) if self.sites[other].choice.scope is not Scope.NONE else ()
+                one.take(PresenceChanged(other, 1, True, types))
+        return site
+
+    def publish(self, frame: bytes) -> None:
+        """To every subscriber."""
+        for name, site in self.sites.items():
+            if site.choice.scope is not Scope.NONE:
+                self.queue.append((name, None, frame))
+
+    def plan(self, site: DirectSite, effect: SetTimer) -> int:
+        """Remember a timer."""
+        self.count += 1
+        heapq.heappush(self.planned, (self.now + effect.seconds, self.count, site.name, effect.key))
+        return self.count
+
+    def run(self) -> None:
+        """Until nothing is left to do at this time."""
+        while True:
+            while self.queue:
+                for _ in range(len(self.queue)):
+                    name, event, frame = self.queue.popleft()
+                    site = self.sites[name]
+                    taken = event if event is not None else received(site.seal, frame)
+                    if taken is not None:
+                        site.take(taken)
+            if not sum(self._sync(site) for site in self.sites.values()):
+                return
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        while self.planned and self.planned[0][0] <= self.now:
+            _, count, name, key = heapq.heappop(self.planned)
+            if self.sites[name].timers.get(key) == count:
+                del self.sites[name].timers[key]
+                self.sites[name].take(TimerFired(key))
+                self.run()
+
+    def opened(self, site: DirectSite, effect: Opened) -> None:
+        """A caller may publish."""
+        self.outcomes.setdefault(effect.call, Outcome(effect.tx, effect.call, m.Status.PENDING, final=False))
+
+    def resolved(self, site: DirectSite, effect: Resolve) -> None:
+        """A caller hears and confirms at once."""
+        if not effect.outcome.final:
+            return
+        if self.on_outcome is not None:
+            self.on_outcome(effect.call, effect.outcome)
+        self.queue.append((site.name, ConfirmCall(effect.call), b""))
+
+    def _sync(self, site: DirectSite) -> bool:
+        wrote = site.sync()
+        self.syncs += wrote
+        return wrote

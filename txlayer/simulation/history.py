@@ -1,0 +1,64 @@
+"""What was seen at the edges of a world: by handlers, resources, callers, and on the wire. Checkers read only this."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from txlayer.messages import Item, Outcome, Scope, Terms, TxId
+
+
+@dataclass(slots=True)
+class CallSeen:
+    """One transaction as its caller lived through it."""
+
+    key: str
+    publisher: str
+    coordinator: str
+    terms: Terms
+    tx: TxId | None = None
+    attempts: list[TxId] = field(default_factory=list)
+    published: list[Item] = field(default_factory=list)
+    called_at: float | None = None
+    withdrawn_at: float | None = None
+    outcomes: list[Outcome] = field(default_factory=list)
+    done: bool = False
+
+
+@dataclass(slots=True)
+class Applied:
+    """A commit in a resource."""
+
+    site: str
+    tx: TxId
+    at: float
+    values: tuple[str, ...]
+    undone: tuple[str, ...] | None = None
+
+
+@dataclass(slots=True)
+class History:
+    """Everything a checker may know."""
+
+    calls: dict[str, CallSeen] = field(default_factory=dict)
+    by_tx: dict[TxId, CallSeen] = field(default_factory=dict)
+    other_published: dict[TxId, list[tuple[str, Item]]] = field(default_factory=dict)
+    applied: list[Applied] = field(default_factory=list)
+    scopes: dict[tuple[str, TxId], Scope] = field(default_factory=dict)
+    decisions: dict[TxId, dict[tuple[bool, tuple[str, ...]], float]] = field(default_factory=dict)
+    begun: dict[TxId, tuple[str, ...]] = field(default_factory=dict)
+    joined: dict[TxId, dict[str, None]] = field(default_factory=dict)
+    registered: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    stale: dict[tuple[str, str], None] = field(default_factory=dict)
+    notified: list[tuple[str, TxId, int]] = field(default_factory=list)
+    delivered: dict[tuple[str, TxId], None] = field(default_factory=dict)
+    parked: dict[tuple[str, TxId], None] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    crashes: int = 0
+    events: int = 0
+
+    def violation(self, text: str) -> None:
+        """Something that must never happen did."""
+        if len(self.violations) < 20:
+            self.violations.append(text)

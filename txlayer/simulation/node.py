@@ -1,0 +1,326 @@
+"""One site of the simulated world: the real roles, the real log over a disk that forgets, the real unit of work.
+
+It performs effects as a runtime does. A crash takes everything but the disk and what the resource holds durably; a
+pause only stops time for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Protocol
+
+from txlayer import messages as m
+from txlayer.effects import (
+    Answer,
+    AskScope,
+    Broadcast,
+    CancelTimer,
+    Effect,
+    Input,
+    MarkersFound,
+    Notify,
+    Opened,
+    PublishPlain,
+    Received,
+    Resolve,
+    ScopeChosen,
+    Send,
+    SetTimer,
+    Surface,
+    TimerFired,
+    TimerKey,
+)
+from txlayer.errors import ResourceError
+from txlayer.logs.memory import MemoryDisk
+from txlayer.logs.record_log import Identity, RecordLog, open_log
+from txlayer.messages import Numbered, TxId
+from txlayer.resources.memory import MemoryResource
+from txlayer.runtime.unit_work import WORK, HandlerFailed, UnitWork, Work, marked_transactions
+from txlayer.runtime.write_ahead import WriteAhead
+from txlayer.simulation.clock import Clock
+from txlayer.tokens import Keyring
+from txlayer.transactions.participant import Participant
+from txlayer.transactions.seat import Bounds, Patience, Seat
+
+
+class Surroundings(Protocol):
+    """What a node needs from its world."""
+
+    clock: Clock
+    rng: Random
+
+    def send(self, source: str, target: str, message: m.AnyMessage) -> None: ...
+    def broadcast(self, source: str, event_type: str, message: m.AnyMessage) -> None: ...
+    def choose_scope(self, site: str, tx: TxId, terms: m.Terms) -> ScopeChosen: ...
+    def work_time(self, site: str, work: Work) -> float: ...
+    def handler_fails(self, site: str, tx: TxId, event: Numbered) -> bool: ...
+    def compensation_fails(self, site: str, tx: TxId) -> bool: ...
+    def prepare_fails(self, site: str, tx: TxId) -> bool: ...
+    def sync_time(self, site: str) -> tuple[float, float]: ...
+    def opened(self, site: str, effect: Opened) -> None: ...
+    def resolved(self, site: str, effect: Resolve) -> None: ...
+    def surfaced(self, site: str, effect: Surface) -> None: ...
+    def notified(self, site: str, effect: Notify) -> None: ...
+    def committed(self, site: str, tx: TxId, values: list[tuple[str, object]]) -> None: ...
+    def crash_point(self, site: str, point: str) -> None: ...
+    def observe(self, source: str, message: m.AnyMessage) -> None: ...
+    def broken(self, site: str, text: str) -> None: ...
+    def note(self, site: str, text: str) -> None: ...
+
+
+@dataclass(slots=True)
+class SimulatedHandlers:
+    """What the application of a node does: write down each event, or fail."""
+
+    node: Node
+
+    def handle(self, tx: TxId, event: Numbered, work: Any) -> None:
+        if self.node.world.handler_fails(self.node.name, tx, event):
+            raise HandlerFailed("drawn to fail")
+        work.put(f"{tx}/{event.number}", f"{event.number}:{event.publisher}:{event.item.payload.decode()}")
+
+    def compensate(self, tx: TxId, event: Numbered, work: Any) -> None:
+        if self.node.world.compensation_fails(self.node.name, tx):
+            raise HandlerFailed("drawn to fail")
+        work.put(f"{tx}/{event.number}", f"{event.number}:{event.publisher}:{event.item.payload.decode()}")
+
+
+class SimulatedResource(MemoryResource):
+    """The memory resource, with prepares that fail when the world says so."""
+
+    __slots__ = ("node",)
+    node: Node
+
+    def prepare(self, tx: TxId) -> None:
+        if self.node.world.prepare_fails(self.node.name, tx):
+            self.roll_back(tx)
+            raise HandlerFailed("drawn to fail")
+        super().prepare(tx)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A site that can crash."""
+
+    name: str
+    world: Surroundings
+    patience: Patience
+    bounds: Bounds
+    identity: Identity
+    disk: MemoryDisk = field(default_factory=MemoryDisk)
+    resource: SimulatedResource = field(default_factory=SimulatedResource)
+    up: bool = False
+    paused_until: float = 0.0
+    generation: int = 0
+    last_life: int = 0
+    log: RecordLog | None = None
+    ahead: WriteAhead | None = None
+    participant: Participant | None = None
+    timers: dict[TimerKey, int] = field(default_factory=dict)
+    timer_count: int = 0
+    queues: dict[TxId, deque[Work]] = field(default_factory=dict)
+    syncing: bool = False
+    inbox: deque[Input] = field(default_factory=deque)
+    stepping: bool = False
+
+    def __post_init__(self) -> None:
+        self.resource.node = self
+        self.resource.on_commit = lambda tx, values: self.world.committed(self.name, tx, values)
+
+    # Life and death
+
+    def start(self) -> None:
+        """Open the log, read all of it, go on."""
+        self.up = True
+        self.generation += 1
+        self.log = open_log(self.disk, self.name, self.identity)
+        self.last_life = self.log.header.life
+        keyring = Keyring(self.log.header.secret)
+        seat = Seat(self.name, self.log.header.incarnation, self.log.header.life, keyring, self.patience, self.bounds)
+        self.participant = Participant(seat)
+        self.ahead = WriteAhead(self.log)
+        records, self.log.records = self.log.records, {}
+        self._perform_batches(self.participant.recover(records.values()))
+        self._sync_soon()
+        self.take(MarkersFound(marked_transactions(self.resource)))
+
+    def crash(self, kept: int) -> None:
+        """Lose everything volatile; of what was written and not synced the first `kept` batches survive."""
+        self.up = False
+        self.generation += 1
+        self.disk.crash(kept)
+        self.resource.crash()
+        self.timers.clear()
+        self.queues.clear()
+        self.inbox.clear()
+        self.syncing = self.stepping = False
+        self.participant = self.ahead = self.log = None
+
+    def life(self) -> int:
+        """The count of starts, as the log has it."""
+        return self.log.header.life if self.log is not None else 0
+
+    # Events in
+
+    def take(self, event: Input) -> None:
+        """Something happened at this site."""
+        if not self.up:
+            return
+        self.inbox.append(event)
+        if self.stepping:
+            return
+        self.stepping = True
+        generation = self.generation
+        while self.up and self.generation == generation and self.inbox:
+            self._step(self.inbox.popleft())
+        if self.generation == generation:
+            self.stepping = False
+
+    def _step(self, event: Input) -> None:
+        assert self.participant is not None
+        generation = self.generation
+        self._perform_batches(self.participant.step(event))
+        if self.generation == generation:
+            self._sync_soon()
+
+    def _perform_batches(self, batches: list[tuple[Any, list[Effect]]]) -> None:
+        generation = self.generation
+        for role, effects in batches:
+            if self.generation != generation or self.ahead is None:
+                return
+            self._perform(self.ahead.admit(role, effects))
+
+    # The log
+
+    def _sync_soon(self) -> None:
+        if self.syncing or self.ahead is None or not self.ahead.dirty():
+            return
+        self.syncing = True
+        before, during = self.world.sync_time(self.name)
+        self._later(before, lambda: self._write(during))
+
+    def _write(self, during: float) -> None:
+        self.world.crash_point(self.name, "before write")
+        if not self.up or self.log is None:
+            return
+        self.log.write()
+        self.world.crash_point(self.name, "after write")
+        if self.up:
+            self._later(during, self._sync)
+
+    def _sync(self) -> None:
+        if self.log is None or self.ahead is None:
+            return
+        self.log.sync()
+        self.syncing = False
+        self.world.crash_point(self.name, "after sync")
+        if not self.up:
+            return
+        self._perform(self.ahead.synced())
+        if self.up:
+            self._sync_soon()
+
+    # Effects out
+
+    def _perform(self, effects: list[Effect]) -> None:
+        generation = self.generation
+        for effect in effects:
+            if self.generation != generation:
+                return
+            self._perform_one(effect)
+
+    def _perform_one(self, effect: Effect) -> None:
+        world = self.world
+        match effect:
+            case Send():
+                if effect.site == self.name:
+                    world.observe(self.name, effect.message)
+                    self.inbox.append(Received(effect.message))
+                    if not self.stepping:
+                        self._later(0.0, self._drain)
+                else:
+                    world.send(self.name, effect.site, effect.message)
+                    world.crash_point(self.name, "after send")
+            case Broadcast():
+                world.broadcast(self.name, effect.type, effect.message)
+                world.crash_point(self.name, "after send")
+            case Answer():
+                world.broadcast(self.name, effect.type, m.Relay(effect.tx, effect.frame))
+            case SetTimer():
+                self._set_timer(effect)
+            case CancelTimer():
+                self.timers.pop(effect.key, None)
+            case AskScope():
+                choice = world.choose_scope(self.name, effect.tx, effect.terms)
+                self._later(0.0005, lambda: self.take(choice))
+            case Opened():
+                world.opened(self.name, effect)
+            case Resolve():
+                world.resolved(self.name, effect)
+            case Surface():
+                world.surfaced(self.name, effect)
+            case Notify():
+                world.notified(self.name, effect)
+            case PublishPlain():
+                pass
+            case _ if isinstance(effect, WORK):
+                self._queue(effect)
+            case _:
+                raise AssertionError(f"nobody performs {type(effect).__name__}")
+
+    def _drain(self) -> None:
+        if self.inbox and not self.stepping:
+            self.take(self.inbox.popleft())
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        self.timer_count += 1
+        count = self.timers[effect.key] = self.timer_count
+        self._later(effect.seconds, lambda: self._fire(effect.key, count))
+
+    def _fire(self, key: TimerKey, count: int) -> None:
+        if self.timers.get(key) == count:
+            del self.timers[key]
+            self.take(TimerFired(key))
+
+    # Work, one after the other for each transaction
+
+    def _queue(self, work: Work) -> None:
+        queue = self.queues.setdefault(work.tx, deque())
+        queue.append(work)
+        if len(queue) == 1:
+            self._later(self.world.work_time(self.name, work), lambda: self._work(work))
+
+    def _work(self, work: Work) -> None:
+        try:
+            result = UnitWork(self.resource, SimulatedHandlers(self)).perform(work)
+        except ResourceError as exc:
+            self.world.broken(self.name, f"{type(work).__name__}: {exc}")
+            return
+        self.world.crash_point(self.name, "after work")
+        if not self.up:
+            return
+        queue = self.queues[work.tx]
+        queue.popleft()
+        if queue:
+            following = queue[0]
+            self._later(self.world.work_time(self.name, following), lambda: self._work(following))
+        else:
+            del self.queues[work.tx]
+        if result is not None:
+            self.take(result)
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        generation = self.generation
+
+        def run() -> None:
+            if self.generation != generation or not self.up:
+                return
+            if self.world.clock.now < self.paused_until:
+                self.world.clock.after(self.paused_until - self.world.clock.now, run)
+                return
+            action()
+
+        self.world.clock.after(seconds, run)

@@ -1,0 +1,63 @@
+"""What a world is made of: its sites, their tastes, the transactions, the faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from txlayer.messages import Access, Item
+from txlayer.simulation import faults as fault_kinds
+from txlayer.simulation.faults import Faults
+from txlayer.simulation.history import CallSeen
+from txlayer.simulation.workload import TYPES, Taste, draw_taste, draw_terms
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a world is made of. The general world draws all of it; directed sweeps set some of it."""
+
+    sites: int = 4
+    transactions: int = 35
+    span: float = 40.0
+    faults: Faults = field(default_factory=Faults)
+    secret: bool = False
+    tastes: dict[tuple[str, str], Taste] = field(default_factory=dict)
+    scripts: list[tuple[float, CallSeen, list[Item], bool, tuple[str, ...]]] = field(default_factory=list)
+    crash: tuple[str, int] | None = None
+    drop: int | None = None
+    late: int | None = None
+    restart_after: float = 1.0
+    sync_seconds: float = 0.0
+    replay: bool = False
+    wipe: bool = False
+    refuser: str = ""
+    heal_for: float = 400.0
+
+
+def draw_plan(seed: int) -> Plan:
+    """A general world."""
+    rng = Random(f"plan {seed}")
+    plan = Plan(sites=rng.choice([3, 4, 4, 5]), secret=rng.random() < 0.2, faults=fault_kinds.draw(rng))
+    names = [f"s{number}" for number in range(plan.sites)]
+    for name in names:
+        for event_type in TYPES:
+            plan.tastes[name, event_type] = draw_taste(rng)
+    for number in range(plan.transactions):
+        plan.scripts.append(_draw_script(rng, names, number, plan.span))
+    return plan
+
+
+def _draw_script(
+    rng: Random, names: list[str], number: int, span: float
+) -> tuple[float, CallSeen, list[Item], bool, tuple[str, ...]]:
+    terms = draw_terms(rng, names)
+    publisher = rng.choice(names)
+    hosted = terms.access is Access.MULTI or rng.random() < 0.4
+    coordinator = rng.choice(names) if hosted else publisher
+    key = f"t{number}"
+    kinds = (terms.type, terms.type, "other")
+    items = [Item(rng.choice(kinds), f"{key}.{event}".encode()) for event in range(rng.choice([0, 1, 1, 2, 3]))]
+    helpers = tuple(rng.sample(names, 1)) if rng.random() < (0.8 if hosted else 0.1) else ()
+    helpers = tuple(name for name in helpers if name != publisher) if not terms.one_shot else ()
+    call = CallSeen(key, publisher, coordinator, terms)
+    return span * rng.random(), call, items, rng.random() < 0.07, helpers

@@ -1,0 +1,240 @@
+"""What the applications of a world want: drawn from its seed, and lived through by one script per transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from txlayer.effects import (
+    AbortCall,
+    AskCall,
+    BeginCall,
+    CommitCall,
+    ConfirmCall,
+    JoinCall,
+    Opened,
+    PublishCall,
+    Resolve,
+    ScopeChosen,
+    Surface,
+    WaitLonger,
+)
+from txlayer.messages import (
+    Access,
+    ChainKind,
+    Conditions,
+    Item,
+    Limit,
+    Outcome,
+    Scope,
+    Status,
+    Terms,
+    TxId,
+    TxType,
+    Visibility,
+)
+from txlayer.simulation.history import CallSeen
+from txlayer.transactions.scope import one_shot_allowed
+
+if TYPE_CHECKING:
+    from txlayer.simulation.world import World
+
+TYPES = ("orders", "stock")
+OUTCOMES = (Status.COMMITTED, Status.ABORTED, Status.REFUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Taste:
+    """How the application of one site likes to take part in transactions of one type."""
+
+    scope: Scope
+    identity: bool
+    compensatable: bool
+    one_phase: bool
+    durable: bool
+    attempts: int
+
+    def reads(self) -> ChainKind | None:
+        """Which chain such a site reads."""
+        if self.scope is Scope.FOLLOWER:
+            return ChainKind.COMMITS
+        return ChainKind.CALLS if self.durable else None
+
+    def choose(self, tx: TxId, tx_type: TxType) -> ScopeChosen:
+        """Its answer to a census; in a local transaction nobody can be distributed or follow."""
+        scope, durable = self.scope, self.durable
+        if tx_type is TxType.LOCAL and scope in (Scope.DISTRIBUTED, Scope.FOLLOWER):
+            scope, durable = Scope.LOCAL if scope is Scope.DISTRIBUTED else Scope.NONE, False
+        return ScopeChosen(tx, scope, self.identity, self.compensatable, self.one_phase, durable, self.attempts)
+
+
+def draw_taste(rng: Random) -> Taste:
+    """One of many."""
+    draw = rng.random()
+    scope = Scope.DISTRIBUTED
+    durable = False
+    if draw > 0.58:
+        scope = rng.choice([Scope.LOCAL, Scope.LOCAL, Scope.FOLLOWER, Scope.NON_TRANSACTIONAL, Scope.NONE])
+        durable = scope is Scope.LOCAL and rng.random() < 0.5
+    compensatable = rng.random() < 0.25
+    return Taste(scope, rng.random() < 0.5, compensatable, rng.random() < 0.7, durable, rng.choice([1, 1, 2]))
+
+
+def draw_terms(rng: Random, sites: list[str]) -> Terms:
+    """Terms that are legal, and not impossible to meet."""
+    tx_type = TxType.LOCAL if rng.random() < 0.12 else TxType.DISTRIBUTED
+    limits = [Limit.NONE, Limit.LOCAL] + ([Limit.DISTRIBUTED] if tx_type is TxType.DISTRIBUTED else [])
+    limit = rng.choice(limits)
+    require, settle_for = Conditions(), None
+    if tx_type is TxType.DISTRIBUTED:
+        require = Conditions(at_least=rng.choice([0, 0, 1, 1, 2]), at_most=rng.choice([None, None, None, 1, 3]))
+        if require.at_most is not None and require.at_most < require.at_least:
+            require = Conditions(at_least=1)
+        if limit is Limit.DISTRIBUTED and rng.random() < 0.3:
+            require = Conditions(at_least=1, only=tuple(sites))
+        if rng.random() < 0.35:
+            settle_for = Conditions(at_least=rng.choice([1, 1, 2]))
+    access = Access.MULTI if rng.random() < 0.2 else Access.SINGLE
+    terms = Terms(
+        rng.choice(TYPES), (), tx_type, access, limit, rng.choice(list(Visibility)), require, settle_for,
+        False, 1.0, 2.0, 15.0, rng.choice([1, 8, 8]),
+    )  # fmt: skip
+    if access is Access.SINGLE and one_shot_allowed(terms) and rng.random() < 0.35:
+        return _as_one_shot(terms)
+    return terms
+
+
+def _as_one_shot(terms: Terms) -> Terms:
+    return Terms(
+        terms.type, (), terms.tx_type, terms.access, terms.limit, terms.visibility, terms.require, terms.settle_for,
+        True, 1.0, 2.0, 15.0, terms.delivery_attempts,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Script:
+    """One caller and its transaction, from begin to confirmed, across crashes of the caller's site."""
+
+    world: World
+    call: CallSeen
+    items: list[Item]
+    abort: bool
+    seconds: tuple[str, ...] = ()
+    tx: TxId | None = None
+    started: bool = False
+    published: int = 0
+    life: int = 0
+    helpers: list[str] = field(default_factory=list)
+
+    @property
+    def site(self) -> str:
+        """Where the caller lives."""
+        return self.call.publisher
+
+    def begin(self) -> None:
+        """Open the transaction, or try again later if the site is down."""
+        if not self.world.node(self.site).up:
+            self._later(1.0, self.begin)
+            return
+        self.started = True
+        self.life = self.world.node(self.site).last_life
+        terms = self.call.terms
+        items = tuple(self.items) if terms.one_shot else ()
+        if terms.one_shot:
+            self.call.published = list(self.items)
+            self.call.called_at = self.world.clock.now if self.call.called_at is None else self.call.called_at
+        self.world.node(self.site).take(BeginCall(self.call.key, terms, self.call.coordinator, items))
+
+    def on_opened(self, effect: Opened) -> None:
+        """Open for events."""
+        self.tx = self.call.tx = effect.tx
+        self.world.history.by_tx[effect.tx] = self.call
+        self.published = 0
+        self.call.published = []
+        self._later(0.002, self._go_on)
+        for number, site in enumerate(self.seconds):
+            self.helpers.append(f"{self.call.key}/{number}")
+            self._later(0.001, partial(self._help, site, f"{self.call.key}/{number}"))
+
+    def _go_on(self) -> None:
+        node = self.world.node(self.site)
+        if not node.up or node.last_life != self.life or self.call.done or self.tx is None or self.call.outcomes:
+            return
+        if self.published < len(self.items):
+            item = self.items[self.published]
+            self.published += 1
+            self.call.published.append(item)
+            node.take(PublishCall(self.call.key, item))
+            self._later(self.world.rng.choice([0.0, 0.002, 0.05, 0.5]), self._go_on)
+        elif self.abort:
+            self.call.withdrawn_at = self.world.clock.now
+            node.take(AbortCall(self.call.key, "changed its mind"))
+        else:
+            self.call.called_at = self.world.clock.now
+            node.take(CommitCall(self.call.key, within=3.0))
+
+    def _help(self, site: str, call: str) -> None:
+        """A second publisher, or a stranger who may not publish."""
+        node = self.world.node(site)
+        if not node.up or self.tx is None:
+            return
+        node.take(JoinCall(call, self.tx))
+        for number in range(2):
+            item = Item(self.call.terms.type, f"{call}.{number}".encode())
+            self.world.history.other_published.setdefault(self.tx, []).append((site, item))
+            node.take(PublishCall(call, item))
+        if self.world.rng.random() < 0.2:
+            node.take(CommitCall(call, within=1.0))
+
+    def on_surface(self, effect: Surface) -> None:
+        """Votes are missing, or the distributed part is gone."""
+        if effect.what != "votes missing":
+            return
+        if self.world.rng.random() < 0.5:
+            self.world.node(self.site).take(WaitLonger(self.call.key, 2.0))
+        else:
+            self.world.node(self.site).take(AbortCall(self.call.key, "votes are missing"))
+
+    def on_resolved(self, outcome: Outcome) -> None:
+        """The outcome, or that it is pending."""
+        if outcome.status is Status.PENDING or self.call.done:
+            return
+        self.call.outcomes.append(outcome)
+        if outcome.tx is not None:
+            self.world.history.by_tx[outcome.tx] = self.call
+            self.call.attempts.append(outcome.tx)
+        self._later(self.world.rng.choice([0.0, 0.01, 1.0]), self._confirm)
+
+    def _confirm(self) -> None:
+        node = self.world.node(self.site)
+        if node.up and self.call.key in (node.participant.publishers if node.participant else {}):
+            node.take(ConfirmCall(self.call.key))
+            self.call.done = True
+
+    def on_restart(self) -> None:
+        """The caller's site came back: ask by key or by id, or simply do it again under the same key."""
+        node = self.world.node(self.site)
+        if self.call.done or not self.started or node.last_life == self.life:
+            return
+        self.life = node.last_life
+        if self.call.terms.one_shot and not self.call.outcomes and self.world.rng.random() < 0.4:
+            self.begin()
+        else:
+            self.ask()
+
+    def ask(self) -> None:
+        """By id, where it is known, or by key."""
+        by_id = self.tx is not None and self.world.rng.random() < 0.5
+        tx, key = (self.tx, "") if by_id else (None, self.call.key)
+        self.world.node(self.site).take(AskCall(self.call.key, self.call.coordinator, tx, key, within=20.0))
+
+    def _later(self, seconds: float, action: object) -> None:
+        assert callable(action)
+        self.world.clock.after(seconds, action)
+
+
+def confirm_helpers(world: World, effect: Resolve, site: str) -> None:
+    """A second publisher that asked, or was refused, lets go."""
+    world.node(site).take(ConfirmCall(effect.call))

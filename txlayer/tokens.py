@@ -1,0 +1,83 @@
+"""One-time tokens and pseudonyms (HTS 4.1, hashed membership taken one step further).
+
+A site has one durable secret. For each transaction it derives tokens by HMAC over the transaction's id; what it
+publishes beforehand are their hashes. Revealing a token later settles one bit: a vote, an acknowledgement, a
+decision. Anyone can check it, nobody else can make it, a restarted site derives the same ones again, and nothing in
+the tokens links two transactions.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from hashlib import sha256
+
+import msgspec
+
+from txlayer.messages import Hashes, Numbered, Pseudonym, TxId
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """The secret of one site, and all that is derived from it."""
+
+    secret: bytes
+
+    def token(self, tx: TxId, word: str) -> bytes:
+        """The token that says `word` about `tx`. One HMAC for each transaction, one hash for each word."""
+        return sha256(self._seed(tx) + word.encode()).digest()
+
+    def pseudonym(self, tx: TxId) -> Pseudonym:
+        """This site as a member of `tx`."""
+        seed = self._seed(tx)
+        return Pseudonym(*(sha256(sha256(seed + word).digest()).digest() for word in (b"yes", b"no", b"done")))
+
+    def member(self, tx: TxId) -> bytes:
+        """This site as the list of members names it."""
+        return member_hash(self.pseudonym(tx))
+
+    def hashes(self, tx: TxId) -> Hashes:
+        """What this site promises as coordinator of `tx`."""
+        seed = self._seed(tx)
+        words = (b"commit", b"abort", b"called", b"withdrawn")
+        return Hashes(*(sha256(sha256(seed + word).digest()).digest() for word in words))
+
+    def nonce(self, incarnation: str, number: int) -> str:
+        """A few bytes that nobody can foresee, the same after a restart."""
+        return hmac.digest(self.secret, f"nonce {incarnation} {number}".encode(), "sha256")[:4].hex()
+
+    def _seed(self, tx: TxId) -> bytes:
+        return hmac.digest(self.secret, f"tx {tx}".encode(), "sha256")
+
+
+def digest(token: bytes) -> bytes:
+    """The one-way function."""
+    return sha256(token).digest()
+
+
+def member_hash(pseudonym: Pseudonym) -> bytes:
+    """How `Begin` and `Decision` name a member."""
+    return sha256(pseudonym.yes + pseudonym.no + pseudonym.done).digest()[:16]
+
+
+def reveals(token: bytes, expected: bytes) -> bool:
+    """Whether `token` is the one whose hash was published."""
+    return hmac.compare_digest(digest(token), expected)
+
+
+EMPTY_DIGEST = b""
+
+
+def extend_digest(previous: bytes, event: Numbered) -> bytes:
+    """The digest of a sequence of events, one further. Numbers, types, payloads and publishers all count."""
+    return sha256(previous + _encode(event)).digest()[:16]
+
+
+def digest_of(events: tuple[Numbered, ...]) -> bytes:
+    """The digest of a whole sequence."""
+    value = EMPTY_DIGEST
+    for event in events:
+        value = extend_digest(value, event)
+    return value

@@ -1,0 +1,1 @@
+"""The roles of a P/S transaction: pure functions of their history."""

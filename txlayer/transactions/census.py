@@ -1,0 +1,71 @@
+"""The census: who is a member of a transaction (HTS 4.1, TOPS 4.6.1).
+
+Answers are counted by pseudonym, so members may stay anonymous. Those who do not want to be distributed members say
+so too, which lets the census close as soon as everyone who is present has answered, instead of always waiting for
+its window. It also closes when no further answer could change the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txlayer.effects import Predicate
+from txlayer.messages import Join, Terms, TxId
+from txlayer.tokens import member_hash
+from txlayer.transactions.constraints import admits, capacity, unmet
+
+
+@dataclass(slots=True)
+class Census:
+    """Answers to one census."""
+
+    tx: TxId
+    terms: Terms
+    present: int | None = None
+    predicate: Predicate | None = None
+    joined: dict[bytes, Join] = field(default_factory=dict)
+    others: dict[bytes, None] = field(default_factory=dict)
+
+    def on_join(self, join: Join) -> bytes | None:
+        """The member's hash if the answer counts; None if it is turned away or was made for another census."""
+        member = member_hash(join.pseudonym)
+        if member in self.joined:
+            return member
+        if not admits(self.terms, join) or self._full():
+            self.others[member] = None
+            return None
+        if join.identity and any(known.identity == join.identity for known in self.joined.values()):
+            return None
+        self.joined[member] = join
+        return member
+
+    def on_decline(self, answer: bytes) -> None:
+        """Someone is there and will not vote."""
+        self.others[answer] = None
+
+    def complete(self) -> bool:
+        """Whether no answer is outstanding that could matter."""
+        if self._full() or self._all_allowed_answered():
+            return True
+        return self.present is not None and len(self.joined) + len(self.others) >= self.present
+
+    def failure(self) -> str:
+        """Why the census is not fulfilled; empty if it is."""
+        members = tuple(self.joined.values())
+        reason = unmet(self.terms.require, members)
+        if not reason and self.terms.settle_for is not None:
+            reason = unmet(self.terms.settle_for, members)
+        if not reason and self.predicate is not None and not self.predicate(members):
+            reason = "the caller's predicate on the answers does not hold"
+        return reason
+
+    def _full(self) -> bool:
+        most = capacity(self.terms)
+        if most is None or len(self.joined) < most:
+            return False
+        wanted = {*self.terms.require.named, *(self.terms.settle_for.named if self.terms.settle_for else ())}
+        return wanted <= {join.identity for join in self.joined.values()}
+
+    def _all_allowed_answered(self) -> bool:
+        only = self.terms.require.only
+        return bool(only) and {join.identity for join in self.joined.values()} >= set(only)

@@ -1,0 +1,302 @@
+"""All transactions that one site coordinates: numbers, keys, marks, chains, and what to say of those it has forgotten.
+
+Numbers are reserved in durable blocks before any is used. Of a transaction without a record a coordinator says
+aborted, but only if its own log would have the record: another incarnation's it does not know, and a number that it
+never gave out means that its log is older than it should be. A caller whose commit was forgotten before it confirmed
+is told *finished*, never *aborted*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from txlayer import messages as m
+from txlayer.effects import Append, Broadcast, Effect, Predicate, PresenceChanged, Role, Send, Surface
+from txlayer.errors import UsageError
+from txlayer.messages import AnyMessage, ChainKind, Outcome, Status, TxId
+from txlayer.records import (
+    ChainEntry,
+    ChainPosition,
+    Decided,
+    DelegationOpened,
+    NumbersReserved,
+    Reader,
+    Retired,
+)
+from txlayer.transactions.chain import Chain
+from txlayer.transactions.constraints import check_terms
+from txlayer.transactions.coordinated import Phase
+from txlayer.transactions.creations import Creations
+from txlayer.transactions.seat import Seat
+from txlayer.transactions.tx_coordinator import TxCoordinator
+
+BLOCK = 1000
+Batch = tuple[Role, list[Effect]]
+
+
+@dataclass(slots=True)
+class CoordinatorDesk:
+    """The coordinating half of a site."""
+
+    seat: Seat
+    transactions: dict[TxId, TxCoordinator] = field(default_factory=dict)
+    keys: dict[str, TxId] = field(default_factory=dict)
+    settled: dict[TxId, None] = field(default_factory=dict)
+    creations: Creations = field(default_factory=Creations)
+    chains: dict[ChainKind, Chain] = field(default_factory=dict)
+    present: dict[str, PresenceChanged] = field(default_factory=dict)
+    predicates: dict[str, Predicate] = field(default_factory=dict)
+    next_number: int = 1
+    reserved: int = 1
+    retired: Retired = field(default_factory=lambda: Retired(0))
+    public: dict[TxId, tuple[m.Numbered, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.chains = {kind: Chain(self.seat, kind) for kind in ChainKind}
+
+    # Creation
+
+    def on_create(self, create: m.Create) -> list[Batch]:
+        """A publisher opens a transaction, or repeats that it wants to."""
+        known = self.keys.get(create.key)
+        if known is not None:
+            return self._step(known, lambda tx: tx.on_create_again(create.publisher))
+        if create.coordinator_life != self.seat.life:
+            return self._reply(create.publisher, m.Hello(create.key, self.seat.site, self.seat.life))
+        if self.creations.ended(create):
+            return self._reply(create.publisher, self._of_forgotten_key(create.key))
+        if not self.creations.take(create):
+            return []
+        refusal = self._refusal(create)
+        if refusal:
+            return self._reply(create.publisher, m.Refused(create.key, None, refusal))
+        return self._open(create)
+
+    def _open(self, create: m.Create) -> list[Batch]:
+        tx = self.seat.tx(self.next_number)
+        reserve: list[Effect] = []
+        if self.next_number >= self.reserved:
+            self.reserved = self.next_number + BLOCK
+            reserve = [Append("n", NumbersReserved(self.reserved), barrier=True)]
+        self.next_number += 1
+        present = self._present(create.terms.type)
+        predicate = self.predicates.pop(create.key, None)
+        self.keys[create.key] = tx
+        self.transactions[tx] = coordinator = TxCoordinator.create(self.seat, tx, create, present, predicate)
+        return [(("c", tx), [*reserve, *coordinator.start(self._low())]), *self._after(coordinator)]
+
+    def _refusal(self, create: m.Create) -> str:
+        if len(self.transactions) >= self.seat.bounds.open_transactions:
+            return f"more than {self.seat.bounds.open_transactions} open transactions: raise bounds.open_transactions"
+        try:
+            check_terms(create.terms)
+        except UsageError as exc:
+            return str(exc)
+        size = sum(len(item.payload) for item in create.items)
+        if len(create.items) > self.seat.limits.events or size > self.seat.limits.bytes:
+            return f"over {self.seat.limits.events} events or {self.seat.limits.bytes} bytes: raise limits"
+        return ""
+
+    def _present(self, event_type: str) -> int | None:
+        if not self.present:
+            return None
+        return sum(1 for site in self.present.values() if event_type in site.types)
+
+    # Routing
+
+    def on_message(self, message: AnyMessage) -> list[Batch]:
+        """A message to a coordinator; those that it does not know are answered from what a log must hold."""
+        match message:
+            case m.Create():
+                return self.on_create(message)
+            case m.Inquire():
+                return self.on_inquire(message)
+            case m.Follow() | m.ChainAck():
+                return self._on_reader(message)
+            case m.AskMark():
+                return self._on_ask_mark(message)
+            case m.InDoubt():
+                return self._on_in_doubt(message)
+            case m.Submit() | m.CommitRequest() | m.Abort():
+                return self._on_publisher(message)
+            case m.Join():
+                return self._step(message.tx, lambda tx: tx.on_join(message))
+            case m.Decline():
+                return self._step(message.tx, lambda tx: tx.on_decline(message))
+            case m.Vote():
+                return self._step(message.tx, lambda tx: tx.on_vote(message))
+            case m.Delegated():
+                return self._step(message.tx, lambda tx: tx.on_delegated(message))
+            case m.Ack():
+                return self._step(message.tx, lambda tx: tx.on_ack(message))
+            case m.Confirm():
+                return self._step(message.tx, lambda tx: tx.on_confirm(message))
+            case m.Resend():
+                return self._step(message.tx, lambda tx: tx.on_resend(message))
+            case m.ExtendDeadline():
+                return self._step(message.tx, lambda tx: tx.on_extend(message))
+            case m.Compensated():
+                what = "compensation parked" if message.parked else "compensated"
+                return [(("c", message.tx), [Surface(what, message.tx, message.member.hex())])]
+            case _:
+                return []
+
+    def on_timer(self, tx: TxId, name: str) -> list[Batch]:
+        """A timer of one transaction."""
+        return self._step(tx, lambda coordinator: coordinator.on_timer(name, self._low()))
+
+    def on_chain_timer(self, kind: ChainKind) -> list[Batch]:
+        """A timer of one chain."""
+        return [(("chain", kind), self.chains[kind].on_retry())]
+
+    def on_presence(self, change: PresenceChanged) -> list[Batch]:
+        """A site came or went. One that came back in a new life was gone in between."""
+        before = self.present.get(change.site)
+        if before is not None and change.life < before.life:
+            return []
+        if change.alive:
+            self.present[change.site] = change
+        else:
+            self.present.pop(change.site, None)
+        if change.alive and (before is None or before.life == change.life):
+            return []
+        lost = before.life if before is not None else change.life
+        batches: list[Batch] = []
+        for tx in list(self.transactions):
+            batches += self._step(tx, lambda coordinator: coordinator.on_presence_lost(change.site, lost))
+        return batches
+
+    def _on_publisher(self, message: m.Submit | m.CommitRequest | m.Abort) -> list[Batch]:
+        coordinator = self.transactions.get(message.tx)
+        if coordinator is None:
+            return self._reply(message.publisher, self._of_forgotten(message.tx, ""))
+        if isinstance(message, m.Submit):
+            return self._run(coordinator, coordinator.on_submit(message))
+        if isinstance(message, m.Abort):
+            return self._run(coordinator, coordinator.on_abort(message))
+        return self._run(coordinator, coordinator.on_commit_request(message))
+
+    def on_inquire(self, inquire: m.Inquire) -> list[Batch]:
+        """A caller asks by id or by key."""
+        tx = inquire.tx or self.keys.get(inquire.key)
+        if tx is None:
+            return self._reply(inquire.publisher, self._of_forgotten_key(inquire.key))
+        coordinator = self.transactions.get(tx)
+        if coordinator is None:
+            return self._reply(inquire.publisher, self._of_forgotten(tx, inquire.key))
+        return self._run(coordinator, coordinator.on_inquire(inquire))
+
+    def _of_forgotten_key(self, key: str) -> Outcome:
+        """A commit is kept until it is confirmed, so without one there was none; unless some had to be retired."""
+        status = Status.UNKNOWN if self.retired.keyed else Status.ABORTED
+        return Outcome(None, key, status, reason="nothing is known under this key")
+
+    def _of_forgotten(self, tx: TxId, key: str) -> Outcome:
+        """What is true of a transaction without a record."""
+        if not self.seat.owns(tx) or tx.number >= self.next_number:
+            return Outcome(tx, key, Status.UNKNOWN, reason="the log that decides this is gone")
+        if tx.number <= self.retired.upto:
+            return Outcome(tx, key, Status.FINISHED, reason="finished and forgotten")
+        return Outcome(tx, key, Status.ABORTED, reason="its coordinator restarted or has ended it")
+
+    def _on_in_doubt(self, question: m.InDoubt) -> list[Batch]:
+        coordinator = self.transactions.get(question.tx)
+        if coordinator is not None:
+            return self._run(coordinator, coordinator.on_in_doubt(question))
+        if question.tx.coordinator != self.seat.site:
+            return []
+        role: Role = ("c", question.tx)
+        if not self._presumed_aborted(question.tx):
+            return [(role, [Broadcast(question.type, m.Unknown(question.tx)), Surface("unknown asked", question.tx)])]
+        if question.state == "local":
+            token = self.seat.keyring.token(question.tx, "withdrawn")
+            return [(role, [Broadcast(question.type, m.Withdrawn(question.tx, token))])]
+        token = self.seat.keyring.token(question.tx, "abort")
+        return [(role, [Broadcast(question.type, m.Decision(question.tx, token, (), "presumed abort"))])]
+
+    def _presumed_aborted(self, tx: TxId) -> bool:
+        """Without a record: only if the record could only be in this log."""
+        return self.seat.owns(tx) and tx.number < self.next_number and tx == self.seat.tx(tx.number)
+
+    def _on_reader(self, message: m.Follow | m.ChainAck) -> list[Batch]:
+        chain = self.chains[message.kind]
+        if message.incarnation != self.seat.incarnation:
+            return []
+        effects = chain.on_follow(message) if isinstance(message, m.Follow) else chain.on_ack(message)
+        return [(("chain", message.kind), effects)]
+
+    # Marks
+
+    def _low(self) -> m.Standing:
+        """A mark that costs nothing to compute: transactions are kept in the order of their numbers."""
+        first = next(iter(self.transactions), None)
+        return m.Standing(first.number if first is not None else self.next_number)
+
+    def _on_ask_mark(self, question: m.AskMark) -> list[Batch]:
+        if question.incarnation != self.seat.incarnation:
+            return []
+        standing = m.Standing(self.next_number, tuple(sorted(tx.number for tx in self.transactions)))
+        mark = m.Mark(self.seat.site, self.seat.incarnation, standing)
+        return [(("mark", question.type), [Broadcast(question.type, mark)])]
+
+    # Steps of one transaction
+
+    def _step(self, tx: TxId, step: Callable[[TxCoordinator], list[Effect]]) -> list[Batch]:
+        coordinator = self.transactions.get(tx)
+        return self._run(coordinator, step(coordinator)) if coordinator is not None else []
+
+    def _run(self, coordinator: TxCoordinator, effects: list[Effect]) -> list[Batch]:
+        return [(("c", coordinator.tx), effects), *self._after(coordinator)]
+
+    def _after(self, coordinator: TxCoordinator) -> list[Batch]:
+        if coordinator.phase is Phase.ENDED:
+            self.transactions.pop(coordinator.tx, None)
+            self.settled.pop(coordinator.tx, None)
+            self.keys.pop(coordinator.key, None)
+            return []
+        if not coordinator.settled():
+            return []
+        self.settled[coordinator.tx] = None
+        return self._retire() if len(self.settled) > self.seat.bounds.unconfirmed else []
+
+    def _retire(self) -> list[Batch]:
+        """Too many outcomes that nobody confirms: the oldest is forgotten, and that it was is remembered."""
+        oldest = self.transactions[next(iter(self.settled))]
+        self.retired = Retired(max(self.retired.upto, oldest.tx.number), True)
+        effects = [Append("x", self.retired), *oldest.retire()]
+        return [(("c", oldest.tx), effects), *self._after(oldest)]
+
+    def _reply(self, site: str, message: AnyMessage) -> list[Batch]:
+        return [(("reply", site), [Send(site, message)])]
+
+    # Restart
+
+    def recover(self, record: object) -> bool:
+        """Take up a record if it is a coordinator's."""
+        match record:
+            case NumbersReserved():
+                self.next_number = self.reserved = max(self.reserved, record.upto)
+            case Decided() | DelegationOpened():
+                coordinator = TxCoordinator.recover(self.seat, record)
+                self.transactions[record.tx] = coordinator
+                self.keys[record.key] = record.tx
+                if isinstance(record, Decided):
+                    self.public[record.tx] = record.public
+            case ChainEntry() | ChainPosition() | Reader():
+                self.chains[record.kind].recover(record)
+            case Retired():
+                self.retired = record
+            case _:
+                return False
+        return True
+
+    def resume(self) -> list[Batch]:
+        """Go on after the whole log has been read."""
+        self.transactions = {tx: self.transactions[tx] for tx in sorted(self.transactions)}
+        batches: list[Batch] = []
+        for tx, coordinator in list(self.transactions.items()):
+            batches += self._run(coordinator, coordinator.resume(self.public.pop(tx, ())))
+        for kind, chain in self.chains.items():
+            batches.append((("chain", kind), chain.resume()))
+        return batches

@@ -1,0 +1,86 @@
+"""The event coordinator: one order for the events of a transaction (TOPS 4.5.1, 4.5.3).
+
+Every publisher numbers its own submissions; they are taken in that order, each once, and get the next number of the
+transaction. A commit request says how many events its publisher submitted, because it can overtake them; it waits
+until they are all in. Who may publish, commit and abort is fixed in the terms and checked here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txlayer.messages import Access, Item, Numbered, Submit, Terms
+from txlayer.tokens import EMPTY_DIGEST, extend_digest
+
+
+@dataclass(slots=True)
+class Limits:
+    """Bounds on what one transaction may hold. Over one of them is a refusal that names it."""
+
+    events: int = 10_000
+    bytes: int = 8 * 1024 * 1024
+    ahead: int = 256
+
+
+@dataclass(slots=True)
+class EventCoordinator:
+    """Numbers the events of one transaction."""
+
+    terms: Terms
+    initiator: str
+    limits: Limits
+    events: list[Numbered] = field(default_factory=list)
+    digest: bytes = EMPTY_DIGEST
+    size: int = 0
+    accepted: dict[str, int] = field(default_factory=dict)
+    early: dict[tuple[str, int], Item] = field(default_factory=dict)
+
+    def may_publish(self, site: str) -> bool:
+        """The initiator; with multi-publisher access everyone, or those whom the terms list."""
+        if site == self.initiator:
+            return True
+        return self.terms.access is Access.MULTI and (not self.terms.publishers or site in self.terms.publishers)
+
+    def may_end(self, site: str) -> bool:
+        """Who may commit and abort: the initiator, and with multi-publisher access those whom the terms list."""
+        return site == self.initiator or (self.terms.access is Access.MULTI and site in self.terms.committers)
+
+    def on_submit(self, submit: Submit) -> list[Numbered]:
+        """The events that this submission puts in order: none, itself, or also some that came early."""
+        if submit.number <= self.upto(submit.publisher) or len(self.early) >= self.limits.ahead:
+            return []
+        self.early[submit.publisher, submit.number] = submit.item
+        taken = []
+        while (item := self.early.pop((submit.publisher, self.upto(submit.publisher) + 1), None)) is not None:
+            self.accepted[submit.publisher] = self.upto(submit.publisher) + 1
+            taken.append(self._number(item, submit.publisher))
+        return taken
+
+    def take_all(self, items: tuple[Item, ...], publisher: str) -> None:
+        """One shot: all events are known at the start."""
+        for item in items:
+            self._number(item, publisher)
+        self.accepted[publisher] = len(items)
+
+    def upto(self, publisher: str) -> int:
+        """How many events of this publisher are in."""
+        return self.accepted.get(publisher, 0)
+
+    def over_limit(self, items: tuple[Item, ...]) -> str:
+        """Which limit these events would break; empty if none."""
+        if len(self.events) + len(items) > self.limits.events:
+            return f"more than {self.limits.events} events in one transaction: raise limits.events"
+        if self.size + sum(len(item.payload) for item in items) > self.limits.bytes:
+            return f"more than {self.limits.bytes} bytes in one transaction: raise limits.bytes"
+        return ""
+
+    def between(self, first: int, last: int) -> list[Numbered]:
+        """Events that a member asks for again."""
+        return self.events[max(first, 1) - 1 : last]
+
+    def _number(self, item: Item, publisher: str) -> Numbered:
+        event = Numbered(len(self.events) + 1, item, publisher)
+        self.events.append(event)
+        self.digest = extend_digest(self.digest, event)
+        self.size += len(item.payload)
+        return event

@@ -1,0 +1,450 @@
+"""The sub-tx executor of a distributed member (HTS 4, TOPS 4.5.1).
+
+A member joins, processes the events in sequence and votes when it is asked. What it must not forget is in its log
+before it is said: the intent, with the events that it would have to undo and all it needs to recognise the decision,
+before it prepares and votes yes; a no before it leaves, because a voter that forgot its no could join again through
+a late census and vote yes. After a yes nothing but a decision message counts. One record per transaction stays as a
+tombstone until the coordinator's low-water mark has passed it.
+
+A member that hears nothing asks the coordinator and its peers, in any state. It repeats frames of the coordinator
+that it holds to peers that ask; it never says what it thinks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from txlayer import messages as m
+from txlayer.effects import (
+    Answer,
+    Append,
+    AwaitLog,
+    Broadcast,
+    CancelTimer,
+    CommitUnit,
+    CompensationDone,
+    Drop,
+    Effect,
+    FinishUnit,
+    ForgetMarker,
+    HandlerDone,
+    InspectUnit,
+    PrepareUnit,
+    RunHandler,
+    ScopeChosen,
+    Send,
+    SetTimer,
+    UnitCommitted,
+    UnitFinished,
+    UnitInspected,
+    UnitPrepared,
+)
+from txlayer.messages import Hashes, Terms, TxId
+from txlayer.records import Intent, MemberDecided, VotedNo
+from txlayer.tokens import reveals
+from txlayer.transactions.compensation import Compensation
+from txlayer.transactions.seat import Seat
+from txlayer.transactions.sequence import Sequence
+
+
+class State(Enum):
+    """Where a member is."""
+
+    JOINED = "census"
+    ACTIVE = "transaction"
+    PREPARING = "preparing"
+    PREPARED = "commitment"
+    REFUSED = "refused"
+    APPLYING = "applying"
+    DONE = "done"
+
+
+TIMERS = ("doubt", "gap", "compensate")
+REPEATED_REFUSALS = 4
+
+
+@dataclass(slots=True)
+class Executor:
+    """One distributed member of one transaction."""
+
+    seat: Seat
+    tx: TxId
+    terms: Terms
+    hashes: Hashes
+    choice: ScopeChosen
+    sequence: Sequence
+    state: State = State.JOINED
+    members: tuple[bytes, ...] = ()
+    delegated: bool = False
+    running: bool = False
+    started: bool = False
+    handler_attempt: int = 1
+    gaps: int = 0
+    doubts: int = 0
+    reason: str = ""
+    frames: dict[str, bytes] = field(default_factory=dict)
+    commit: bool = False
+    member: bytes = b""
+    compensation: Compensation | None = None
+    recorded: bool = False
+
+    # Joining
+
+    def join(self, census: m.Census) -> list[Effect]:
+        """Take part. In one shot the events are there and the join travels with the vote."""
+        if not self.terms.one_shot:
+            return [Send(self.tx.coordinator, self._join()), self._doubt_timer()]
+        self.state = State.ACTIVE
+        self.sequence.end(len(census.events), census.digest)
+        for event in census.events:
+            self.sequence.take(event)
+        return [self._doubt_timer(), *self._go_on()]
+
+    def on_census_again(self) -> list[Effect]:
+        """The coordinator asks again: it missed the answer."""
+        if self.state is State.JOINED:
+            return [Send(self.tx.coordinator, self._join())]
+        if self.terms.one_shot and self.state in (State.PREPARED, State.REFUSED):
+            return [self._vote()]
+        return []
+
+    def on_begin(self, begin: m.Begin, frame: bytes) -> list[Effect]:
+        """The list of members: either this site is on it or it has no part in the transaction."""
+        if self.state is not State.JOINED:
+            return []
+        if self.me() not in begin.members:
+            return self._drop_out()
+        self.frames["begin"] = frame
+        self.members = begin.members
+        self.state = State.ACTIVE
+        return [self._doubt_timer(), *self._go_on()]
+
+    def on_census_failed(self, failed: m.CensusFailed, frame: bytes) -> list[Effect]:
+        """Nothing was begun."""
+        return self.on_decision(m.Decision(self.tx, failed.token), frame)
+
+    # Events
+
+    def on_event(self, event: m.Numbered) -> list[Effect]:
+        """An event of the transaction; kept even before the list of members has arrived."""
+        if self.state not in (State.JOINED, State.ACTIVE):
+            return []
+        self.sequence.take(event)
+        return [self._doubt_timer(), *self._go_on()] if self.state is State.ACTIVE else []
+
+    def on_handler_done(self, done: HandlerDone) -> list[Effect]:
+        """A handler returned or failed; a failure is retried as the subscriber's delivery policy says."""
+        if self.state is not State.ACTIVE or not self.running or done.number != self.sequence.processed + 1:
+            return []
+        self.running = False
+        if done.ok:
+            self.handler_attempt = 1
+            self.sequence.processed += 1
+            return self._go_on()
+        if self.handler_attempt < self.choice.handler_attempts:
+            self.handler_attempt += 1
+            return self._go_on()
+        return self._refuse(done.reason or "a handler failed")
+
+    def on_member_aborts(self, reason: str) -> list[Effect]:
+        """The application gives up."""
+        return self._refuse(reason or "given up by a member") if self.state is State.ACTIVE else []
+
+    def on_prepare(self, prepare: m.Prepare, frame: bytes) -> list[Effect]:
+        """Vote, or say again what was voted."""
+        if self.state is State.JOINED and self.me() in prepare.members:
+            self.state = State.ACTIVE
+        if self.state is State.JOINED:
+            return self._drop_out()
+        if self.state in (State.PREPARED, State.REFUSED) and not self.delegated:
+            return [self._vote()]
+        if self.state is not State.ACTIVE or self.sequence.last is not None:
+            return []
+        self.frames["prepare"] = frame
+        self.members = prepare.members
+        self.sequence.end(prepare.last, prepare.digest)
+        return self._go_on()
+
+    def on_delegate(self, delegate: m.Delegate) -> list[Effect]:
+        """Decide alone, or say again what was decided."""
+        if delegate.member != self.me():
+            return []
+        if self.state is State.REFUSED or (self.state is State.PREPARED and self.delegated):
+            return [self._delegated()]
+        if self.state not in (State.JOINED, State.ACTIVE) or self.sequence.last is not None:
+            return []
+        self.state = State.ACTIVE
+        self.delegated = True
+        self.members = (delegate.member,)
+        self.sequence.end(delegate.last, delegate.digest)
+        return self._go_on()
+
+    def _go_on(self) -> list[Effect]:
+        """Run the next handler, ask for what is missing, or vote."""
+        if self.state is not State.ACTIVE or self.running:
+            return []
+        event = self.sequence.next()
+        if event is not None:
+            self.running = self.started = True
+            return [RunHandler(self.tx, event, self.handler_attempt)]
+        if self.sequence.gap() is not None:
+            return self._ask_for_gap() if self.gaps == 0 else []
+        return self._intend() if self.sequence.complete() else []
+
+    def _ask_for_gap(self) -> list[Effect]:
+        gap = self.sequence.gap()
+        if gap is None or self.state is not State.ACTIVE:
+            self.gaps = 0
+            return []
+        if self.gaps >= self.terms.delivery_attempts:
+            return self._refuse(f"event {gap[0]} did not arrive")
+        self.gaps += 1
+        pause = self.seat.patience.backoff(self.seat.patience.gap, self.gaps)
+        return [Send(self.tx.coordinator, m.Resend(self.tx, *gap)), SetTimer(("m", self.tx, "gap"), pause)]
+
+    # Voting
+
+    def _intend(self) -> list[Effect]:
+        if not self.sequence.intact():
+            return self._refuse("these are not the events that were sent")
+        self.state = State.PREPARING
+        self.recorded = True
+        keep = self.choice.compensatable
+        record = Intent(
+            self.tx, self.terms, self.hashes, self.members, self.sequence.last or 0, self.sequence.digest,
+            keep, self.delegated, self.choice.identity, self.sequence.events() if keep else (),
+            self.frames.get("begin", b""),
+        )  # fmt: skip
+        at_once = self.choice.compensatable or self.delegated
+        work: Effect = CommitUnit(self.tx, self.choice.compensatable) if at_once else PrepareUnit(self.tx)
+        return [Append(self._key(), record), work]
+
+    def on_prepared(self, done: UnitPrepared | UnitCommitted) -> list[Effect]:
+        """The work is safe, undecided or undoable: vote yes. Or it could not be made so: vote no."""
+        if self.state is not State.PREPARING:
+            return []
+        if not done.ok:
+            self.started = False
+            return self._refuse(done.reason or "a resource could not prepare")
+        self.state = State.PREPARED
+        self.doubts = 0
+        return [self._delegated() if self.delegated else self._vote(), self._doubt_timer()]
+
+    def _refuse(self, reason: str) -> list[Effect]:
+        self.state = State.REFUSED
+        self.reason = reason
+        self.recorded = True
+        record = VotedNo(self.tx, self.terms.type, reason, self.delegated)
+        undo = [FinishUnit(self.tx, False)] if self.started else []
+        answer = self._delegated() if self.delegated else self._vote()
+        return [Append(self._key(), record), *undo, answer, self._doubt_timer()]
+
+    def _drop_out(self) -> list[Effect]:
+        """This site is no member; whatever it has done is undone."""
+        self.state = State.DONE
+        undo: list[Effect] = [FinishUnit(self.tx, False)] if self.started else []
+        return undo + [CancelTimer(("m", self.tx, name)) for name in TIMERS]
+
+    # Decision
+
+    def on_decision(self, decision: m.Decision, frame: bytes) -> list[Effect]:
+        """The decision, if its token is the coordinator's."""
+        if self.state in (State.DONE, State.APPLYING):
+            again = self.state is State.DONE and self.commit and self.me() in decision.final
+            return [self._ack()] if again else []
+        commit = reveals(decision.token, self.hashes.commit)
+        if not commit and not reveals(decision.token, self.hashes.abort):
+            return []
+        named = commit and self.me() in decision.final
+        if self.delegated and not commit and self.state in (State.PREPARING, State.PREPARED):
+            return []
+        if self.state is not State.PREPARED:
+            return [] if named else self._on_decided_without_us(frame)
+        return self._decided(named, frame)
+
+    def _on_decided_without_us(self, frame: bytes) -> list[Effect]:
+        """Before a yes vote any decision can only mean that this site rolls back."""
+        self.frames["decision"] = frame
+        if self.state is State.PREPARING:
+            return self._decided(False, frame)
+        if self.state is State.REFUSED:
+            self.state = State.DONE
+            return [CancelTimer(("m", self.tx, name)) for name in TIMERS]
+        return self._drop_out()
+
+    def _decided(self, commit: bool, frame: bytes) -> list[Effect]:
+        self.state = State.APPLYING
+        self.frames["decision"] = frame
+        self.commit = commit
+        undoing = self.choice.compensatable and not commit
+        record = MemberDecided(
+            self.tx, self.terms.type, commit, frame, self.choice.compensatable,
+            self.sequence.events() if undoing else (),
+        )  # fmt: skip
+        stop = [CancelTimer(("m", self.tx, name)) for name in TIMERS]
+        return [Append(self._key(), record), *stop, *self._apply()]
+
+    def _apply(self) -> list[Effect]:
+        at_once = self.choice.compensatable or self.delegated
+        if self.choice.compensatable and not self.commit:
+            self.compensation = Compensation(self.tx, self.sequence.events(), self.seat.patience)
+            return self.compensation.start()
+        return self._applied() if at_once else [FinishUnit(self.tx, self.commit)]
+
+    def on_finished(self, _done: UnitFinished) -> list[Effect]:
+        """The resource has done as decided."""
+        return self._applied() if self.state is State.APPLYING and self.compensation is None else []
+
+    def _applied(self) -> list[Effect]:
+        self.state = State.DONE
+        self.sequence = Sequence(0)
+        return [self._ack()] if self.commit else []
+
+    def on_compensation(self, done: CompensationDone) -> list[Effect]:
+        """The undoing went on."""
+        if self.state is not State.APPLYING or self.compensation is None:
+            return []
+        effects = self.compensation.on_done(done)
+        if not self.compensation.done and not self.compensation.parked:
+            return effects
+        self.state = State.DONE
+        parked = self.compensation.parked
+        record = MemberDecided(
+            self.tx, self.terms.type, False, self.frames.get("decision", b""), True,
+            self.sequence.events() if parked else (), parked, undone=not parked,
+        )  # fmt: skip
+        report = m.Compensated(self.tx, self.me(), parked)
+        return [Append(self._key(), record), *effects, Send(self.tx.coordinator, report)]
+
+    # Doubt
+
+    def on_timer(self, name: str) -> list[Effect]:
+        """Something was expected and did not come."""
+        if name == "gap":
+            return self._ask_for_gap()
+        if name == "compensate":
+            return self.compensation.start() if self.compensation is not None else []
+        return self._ask()
+
+    def _ask(self) -> list[Effect]:
+        if self.state in (State.DONE, State.APPLYING, State.PREPARING):
+            return []
+        self.doubts += 1
+        answer = self._delegated() if self.delegated else self._vote()
+        if self.state is State.REFUSED:
+            return [answer, self._doubt_timer()] if self.doubts < REPEATED_REFUSALS else []
+        question = m.InDoubt(self.tx, self.terms.type, self.state.value)
+        effects: list[Effect] = [Send(self.tx.coordinator, question), Broadcast(self.terms.type, question)]
+        if self.state is State.PREPARED:
+            effects.append(answer)
+        return [*effects, self._doubt_timer()]
+
+    def on_peer_in_doubt(self, question: m.InDoubt) -> list[Effect]:
+        """Repeat what the coordinator said, if it is held here."""
+        frame = self.frames.get("decision") or {
+            State.JOINED.value: self.frames.get("begin") or self.frames.get("prepare"),
+            State.ACTIVE.value: self.frames.get("prepare") or self.frames.get("begin"),
+        }.get(question.state)
+        return [Answer(self.terms.type, self.tx, frame)] if frame else []
+
+    def on_below_mark(self) -> list[Effect]:
+        """The coordinator has finished with this transaction: nobody waits for this site, so it cannot have committed.
+
+        A yes vote still needs the decision itself. What is applied needs no tombstone any more.
+        """
+        if self.state in (State.JOINED, State.ACTIVE):
+            return [*self._drop_out(), *self._forget()]
+        if self.state is State.REFUSED:
+            self.state = State.DONE
+        parked = self.compensation is not None and self.compensation.parked
+        return self._forget() if self.state is State.DONE and not parked else []
+
+    def _forget(self) -> list[Effect]:
+        stop: list[Effect] = [CancelTimer(("m", self.tx, name)) for name in TIMERS]
+        return [Drop(self._key()), AwaitLog(), ForgetMarker(self.tx), *stop] if self.recorded else stop
+
+    # Restart
+
+    @classmethod
+    def recover(cls, seat: Seat, record: Intent | VotedNo | MemberDecided) -> Executor:
+        """A member as the log remembers it."""
+        terms = record.terms if isinstance(record, Intent) else Terms(record.type)
+        hashes = record.hashes if isinstance(record, Intent) else Hashes(b"", b"", b"", b"")
+        compensatable = False if isinstance(record, VotedNo) else record.compensatable
+        choice = ScopeChosen(record.tx, m.Scope.DISTRIBUTED, compensatable=compensatable)
+        self = cls(seat, record.tx, terms, hashes, choice, Sequence(seat.limits.ahead), recorded=True)
+        if isinstance(record, VotedNo):
+            self.state, self.reason, self.delegated = State.REFUSED, record.reason, record.delegated
+            return self
+        for event in record.events:
+            self.sequence.take(event)
+        if isinstance(record, Intent):
+            self.state, self.members, self.delegated = State.PREPARING, record.members, record.delegated
+            self.sequence.last, self.sequence.digest = record.last, record.digest
+            self.choice = ScopeChosen(
+                record.tx, m.Scope.DISTRIBUTED, record.identity, compensatable, handler_attempts=1
+            )
+            self.frames = {"begin": record.begin} if record.begin else {}
+            return self
+        self.state, self.commit = State.APPLYING, record.commit
+        self.frames = {"decision": record.frame}
+        if record.parked or record.undone:
+            self.state = State.DONE
+            undo = Compensation(record.tx, record.events, seat.patience, done=record.undone, parked=record.parked)
+            self.compensation = undo
+        return self
+
+    def resume(self) -> list[Effect]:
+        """Go on after the whole log has been read."""
+        if self.state is State.PREPARING:
+            return [InspectUnit(self.tx)]
+        if self.state is State.APPLYING:
+            return self._apply()
+        return [self._doubt_timer()] if self.state is State.REFUSED else []
+
+    def on_inspected(self, found: UnitInspected) -> list[Effect]:
+        """What the resource held when the site came back: prepared work may be committed, anything less may not."""
+        if self.state is not State.PREPARING:
+            return []
+        safe = "committed" if self.choice.compensatable or self.delegated else "prepared"
+        self.started = found.state == "prepared"
+        return self.on_prepared(UnitPrepared(self.tx, found.state == safe, "the site restarted"))
+
+    # Messages
+
+    def me(self) -> bytes:
+        """This site on the list of members."""
+        if not self.member:
+            self.member = self.seat.keyring.member(self.tx)
+        return self.member
+
+    def _join(self) -> m.Join:
+        identity = self.seat.site if self.choice.identity else ""
+        return m.Join(
+            self.tx, self.seat.keyring.pseudonym(self.tx), self.hashes, identity,
+            self.choice.one_phase and not self.choice.compensatable, self.choice.attributes,
+        )  # fmt: skip
+
+    def _vote(self) -> Send:
+        word = "yes" if self.state is State.PREPARED else "no"
+        join = self._join() if self.terms.one_shot and self.hashes.commit else None
+        vote = m.Vote(
+            self.tx, self.me(), self.seat.keyring.token(self.tx, word), self.sequence.last or 0,
+            self.sequence.digest, self.reason, join,
+        )  # fmt: skip
+        return Send(self.tx.coordinator, vote)
+
+    def _delegated(self) -> Send:
+        word = "yes" if self.state is State.PREPARED else "no"
+        token = self.seat.keyring.token(self.tx, word)
+        return Send(self.tx.coordinator, m.Delegated(self.tx, self.me(), token, self.reason))
+
+    def _ack(self) -> Send:
+        return Send(self.tx.coordinator, m.Ack(self.tx, self.me(), self.seat.keyring.token(self.tx, "done")))
+
+    def _doubt_timer(self) -> SetTimer:
+        return SetTimer(("m", self.tx, "doubt"), self.seat.patience.backoff(self.seat.patience.in_doubt, self.doubts))
+
+    def _key(self) -> str:
+        return f"m/{self.tx}"

@@ -1,0 +1,246 @@
+"""A site as a pure function: everything that happens goes in, everything to be done comes out.
+
+Every site has all roles; a transaction decides which of them are active. Effects come in batches, each under the role
+that asked for them, because outputs of a role wait for appends of the same role only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from txlayer import messages as m
+from txlayer.effects import (
+    AbortCall,
+    AddEntry,
+    AskCall,
+    AwaitLog,
+    BeginCall,
+    CommitCall,
+    ConfirmCall,
+    Effect,
+    FollowCall,
+    Input,
+    JoinCall,
+    MarkersFound,
+    PresenceChanged,
+    PublishCall,
+    Received,
+    Role,
+    ScopeChosen,
+    Send,
+    TimerFired,
+    WaitLonger,
+)
+from txlayer.messages import AnyMessage, ChainKind, TxId
+from txlayer.records import AnyRecord
+from txlayer.transactions.coordinator_desk import CoordinatorDesk
+from txlayer.transactions.publisher import Publisher
+from txlayer.transactions.seat import Seat
+from txlayer.transactions.subscriber_desk import SubscriberDesk
+
+Batch = tuple[Role, list[Effect]]
+REMEMBERED = 4096
+_TO_COORDINATOR = (
+    m.Create, m.Submit, m.CommitRequest, m.Abort, m.ExtendDeadline, m.Inquire, m.Confirm, m.Join, m.Decline, m.Resend,
+    m.Vote, m.Delegated, m.Ack, m.Compensated, m.InDoubt, m.Follow, m.ChainAck, m.AskMark,
+)  # fmt: skip
+_TO_PUBLISHER = (m.Created, m.Hello, m.Refused, m.Accepted, m.VotesMissing, m.Outcome)
+_CALLS = (JoinCall, PublishCall, CommitCall, AbortCall, WaitLonger, AskCall, ConfirmCall)
+
+
+@dataclass(slots=True)
+class Participant:
+    """All roles of one site."""
+
+    seat: Seat
+    coordinator: CoordinatorDesk = field(init=False)
+    subscriber: SubscriberDesk = field(init=False)
+    publishers: dict[str, Publisher] = field(default_factory=dict)
+    by_tx: dict[TxId, str] = field(default_factory=dict)
+    confirmed: dict[TxId, None] = field(default_factory=dict)
+    open_serials: dict[int, None] = field(default_factory=dict)
+    serial: int = 0
+
+    def __post_init__(self) -> None:
+        self.coordinator = CoordinatorDesk(self.seat)
+        self.subscriber = SubscriberDesk(self.seat)
+
+    def recover(self, records: Iterable[AnyRecord]) -> list[Batch]:
+        """Read the whole log; only then does anything leave."""
+        for record in records:
+            if not self.coordinator.recover(record) and not self.subscriber.recover(record):
+                raise AssertionError(f"no role takes up {type(record).__name__}")
+        return self._expand([*self.coordinator.resume(), *self.subscriber.resume()])
+
+    def step(self, event: Input) -> list[Batch]:
+        """One event in, effects out."""
+        return self._expand(self._step(event))
+
+    def _step(self, event: Input) -> list[Batch]:
+        match event:
+            case Received():
+                return self._on_received(event.message, event.frame)
+            case TimerFired():
+                return self._on_timer(event)
+            case ScopeChosen():
+                return self.subscriber.on_scope(event)
+            case PresenceChanged():
+                return self.coordinator.on_presence(event)
+            case MarkersFound():
+                return self.subscriber.on_markers(event)
+            case FollowCall():
+                return self.subscriber.on_follow(event)
+            case BeginCall():
+                return self._on_begin(event)
+            case JoinCall() | PublishCall() | CommitCall() | AbortCall() | WaitLonger() | AskCall() | ConfirmCall():
+                return self._on_call(event)
+            case _:
+                return self.subscriber.on_work(event)
+
+    def _on_received(self, message: AnyMessage, frame: bytes) -> list[Batch]:
+        batches: list[Batch] = []
+        if isinstance(message, _TO_COORDINATOR):
+            batches = self.coordinator.on_message(message)
+            if not isinstance(message, m.InDoubt):
+                return batches
+        if isinstance(message, _TO_PUBLISHER):
+            return self._to_publisher(message)
+        return batches + self.subscriber.on_message(message, frame)
+
+    def _on_timer(self, fired: TimerFired) -> list[Batch]:
+        kind, subject, name = fired.key
+        if kind == "c" and isinstance(subject, TxId):
+            return self.coordinator.on_timer(subject, name)
+        if kind == "m" and isinstance(subject, TxId):
+            return self.subscriber.on_timer(subject, name)
+        if kind == "chain" and isinstance(subject, ChainKind):
+            return self.coordinator.on_chain_timer(subject)
+        if kind == "reader" and isinstance(subject, tuple):
+            return self.subscriber.on_reader_timer(subject, name)
+        if kind == "marks":
+            return self.subscriber.on_marks_timer()
+        publisher = self.publishers.get(str(subject))
+        return self._publish(publisher, publisher.on_timer(name)) if publisher is not None else []
+
+    # Publishers
+
+    def _on_begin(self, call: BeginCall) -> list[Batch]:
+        if call.call in self.publishers:
+            return []
+        if call.predicate is not None and call.coordinator == self.seat.site:
+            self.coordinator.predicates[call.call] = call.predicate
+        self.serial += 1
+        self.open_serials[self.serial] = None
+        known = self.coordinator.present.get(call.coordinator)
+        life = self.seat.life if call.coordinator == self.seat.site else (known.life if known is not None else 0)
+        publisher = Publisher(
+            self.seat, call.call, call.coordinator, self.serial, next(iter(self.open_serials)), life,
+            call.terms, call.items,
+        )  # fmt: skip
+        self.publishers[call.call] = publisher
+        return self._publish(publisher, publisher.begin())
+
+    def _on_call(
+        self, call: JoinCall | PublishCall | CommitCall | AbortCall | WaitLonger | AskCall | ConfirmCall
+    ) -> list[Batch]:
+        publisher = self.publishers.get(call.call)
+        if publisher is None:
+            if not isinstance(call, JoinCall | AskCall):
+                return []
+            where = call.tx.coordinator if isinstance(call, JoinCall) else call.coordinator
+            publisher = self.publishers[call.call] = Publisher(self.seat, call.call, where, tx=call.tx)
+        return self._publish(publisher, self._call(publisher, call))
+
+    def _call(
+        self,
+        publisher: Publisher,
+        call: JoinCall | PublishCall | CommitCall | AbortCall | WaitLonger | AskCall | ConfirmCall,
+    ) -> list[Effect]:
+        match call:
+            case JoinCall():
+                return []
+            case PublishCall():
+                return publisher.publish(call.item)
+            case CommitCall():
+                return publisher.commit(call.within)
+            case AbortCall():
+                return publisher.abort(call.reason)
+            case WaitLonger():
+                return publisher.wait_longer(call.seconds)
+            case AskCall():
+                publisher.key = call.key or publisher.key or call.call
+                return publisher.ask(call.within)
+            case ConfirmCall():
+                return publisher.confirm()
+
+    def _to_publisher(self, message: AnyMessage) -> list[Batch]:
+        key = getattr(message, "key", "")
+        tx: TxId | None = getattr(message, "tx", None)
+        batches: list[Batch] = []
+        calls = [key] if key in self.publishers else []
+        if tx is not None and tx in self.by_tx and self.by_tx[tx] not in calls:
+            calls.append(self.by_tx[tx])
+        if not calls and isinstance(message, m.Outcome) and tx in self.confirmed:
+            assert tx is not None
+            return [(("p", tx), [Send(tx.coordinator, m.Confirm(tx, self.seat.site))])]
+        for call in calls:
+            publisher = self.publishers[call]
+            batches += self._publish(publisher, self._answer(publisher, message))
+        return batches
+
+    def _answer(self, publisher: Publisher, message: AnyMessage) -> list[Effect]:
+        match message:
+            case m.Created():
+                return publisher.on_created(message)
+            case m.Hello():
+                return publisher.on_hello(message)
+            case m.Refused():
+                return publisher.on_refused(message)
+            case m.Accepted():
+                return publisher.on_accepted(message)
+            case m.VotesMissing():
+                return publisher.on_votes_missing(message)
+            case m.Outcome():
+                return publisher.on_outcome(message)
+            case _:
+                return []
+
+    def _publish(self, publisher: Publisher, effects: list[Effect]) -> list[Batch]:
+        if publisher.tx is not None:
+            self.by_tx[publisher.tx] = publisher.call
+        if publisher.confirmed:
+            self.open_serials.pop(publisher.serial, None)
+        if publisher.ended:
+            self.publishers.pop(publisher.call, None)
+            if publisher.tx is not None:
+                self.by_tx.pop(publisher.tx, None)
+                self._remember(publisher.tx)
+        return [(("p", publisher.call), effects)]
+
+    def _remember(self, tx: TxId) -> None:
+        """A confirmation can get lost: the coordinator then repeats the outcome, and is told again."""
+        self.confirmed[tx] = None
+        if len(self.confirmed) > REMEMBERED:
+            del self.confirmed[next(iter(self.confirmed))]
+
+    # Between roles
+
+    def _expand(self, batches: list[Batch]) -> list[Batch]:
+        """Put chain entries where they were asked for, and what chains then send under their own role."""
+        expanded: list[Batch] = []
+        for role, effects in batches:
+            if AddEntry not in map(type, effects):
+                expanded.append((role, effects))
+                continue
+            flat: list[Effect] = []
+            touched: list[ChainKind] = []
+            for effect in effects:
+                if not isinstance(effect, AddEntry):
+                    flat.append(effect)
+                elif self.coordinator.chains[effect.kind].read_by_anyone():
+                    flat.append(self.coordinator.chains[effect.kind].add(effect.tx, effect.terms, effect.events))
+                    touched.append(effect.kind)
+            expanded.append((role, flat))
+            expanded += [(("chain", kind), [AwaitLog(), *self.coordinator.chains[kind].announce()]) for kind in touched]
+        return expanded

@@ -1,0 +1,182 @@
+"""A publisher's side of a transaction, the same whether its coordinator is beside it or far away (TOPS 4.6).
+
+It says everything until it is answered: create under a key, events with numbers of its own, the commit request with
+their count, the abort. No call hangs: past its deadline the caller hears that the outcome is pending and can ask
+again by transaction or by key. The outcome is confirmed when the caller has taken note of it, not when it arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txlayer import messages as m
+from txlayer.effects import CancelTimer, Effect, Opened, Resolve, Send, SetTimer, Surface
+from txlayer.messages import Item, Outcome, Status, Terms, TxId
+from txlayer.transactions.seat import Seat
+
+
+@dataclass(slots=True)
+class Publisher:
+    """One call of an application: a transaction that it began, joined or asks about."""
+
+    seat: Seat
+    call: str
+    coordinator: str
+    serial: int = 0
+    below: int = 0
+    coordinator_life: int = 0
+    terms: Terms | None = None
+    items: tuple[Item, ...] = ()
+    tx: TxId | None = None
+    key: str = ""
+    submitted: int = 0
+    unaccepted: dict[int, Item] = field(default_factory=dict)
+    ending: str = ""
+    reason: str = ""
+    outcome: Outcome | None = None
+    confirmed: bool = False
+    attempt: int = 0
+    ended: bool = False
+
+    def begin(self) -> list[Effect]:
+        """Open a transaction; in one shot this is all there is to say."""
+        if self.terms is not None and self.terms.one_shot:
+            self.ending = "commit"
+        return self._say(self._create())
+
+    def publish(self, item: Item) -> list[Effect]:
+        """Submit the next event."""
+        if self.tx is None or self.ending:
+            return [Surface("usage error", self.tx, f"{self.call}: publish between begin and commit")]
+        if self.outcome is not None and self.outcome.final:
+            return []
+        self.submitted += 1
+        self.unaccepted[self.submitted] = item
+        return self._say(m.Submit(self.tx, self.seat.site, self.submitted, item))
+
+    def commit(self, within: float) -> list[Effect]:
+        """Ask for the commit."""
+        if self.outcome is not None and self.outcome.final:
+            return [Resolve(self.call, self.outcome)]
+        if self.ending == "ask":
+            return [Surface("usage error", self.tx, f"{self.call}: only the caller that began it can commit")]
+        self.ending = "commit"
+        return [*self._say(*self._pending()), SetTimer(("p", self.call, "call"), within)]
+
+    def abort(self, reason: str) -> list[Effect]:
+        """Give it up."""
+        if self.outcome is not None and self.outcome.final:
+            return [Resolve(self.call, self.outcome)]
+        self.ending, self.reason = "abort", reason
+        return self._say(*self._pending())
+
+    def ask(self, within: float) -> list[Effect]:
+        """What became of it? Of a transaction that is still open here: nothing yet."""
+        if self.outcome is not None and self.outcome.final:
+            return [Resolve(self.call, self.outcome)]
+        if self.terms is not None and not self.ending:
+            return [Resolve(self.call, Outcome(self.tx, self.call, Status.PENDING, final=False))]
+        self.ending = self.ending or "ask"
+        return [*self._say(*self._pending()), SetTimer(("p", self.call, "call"), within)]
+
+    def wait_longer(self, seconds: float) -> list[Effect]:
+        """Votes are missing; be patient."""
+        if self.tx is None:
+            return []
+        return [Send(self.coordinator, m.ExtendDeadline(self.tx, self.seat.site, seconds, self.attempt))]
+
+    def confirm(self) -> list[Effect]:
+        """The caller knows."""
+        if self.outcome is None or self.confirmed:
+            return []
+        self.confirmed = self.ended = True
+        stop = [CancelTimer(("p", self.call, name)) for name in ("retry", "call")]
+        if self.outcome.tx is None or self.outcome.status in (Status.UNKNOWN, Status.FINISHED):
+            return [*stop]
+        return [*stop, Send(self.coordinator, m.Confirm(self.outcome.tx, self.seat.site))]
+
+    def on_created(self, created: m.Created) -> list[Effect]:
+        """Open for events."""
+        if self.tx is not None or self.ending == "ask":
+            return []
+        self.tx = created.tx
+        self.attempt = 0
+        opened = Opened(self.call, created.tx, created.members)
+        return [CancelTimer(("p", self.call, "retry")), opened, *self._say(*self._pending())]
+
+    def on_hello(self, hello: m.Hello) -> list[Effect]:
+        """The coordinator is in another life than the one this was meant for."""
+        over = self.outcome is not None and self.outcome.final
+        if self.tx is not None or over or self.terms is None or hello.life <= self.coordinator_life:
+            return []
+        self.coordinator_life = hello.life
+        return self._say(self._create())
+
+    def on_accepted(self, accepted: m.Accepted) -> list[Effect]:
+        """Events are in the transaction."""
+        for number in [number for number in self.unaccepted if number <= accepted.upto]:
+            del self.unaccepted[number]
+        self.attempt = 0
+        return [] if self._pending() else [CancelTimer(("p", self.call, "retry"))]
+
+    def on_outcome(self, outcome: Outcome) -> list[Effect]:
+        """What became of it. While it is undecided, or undecided for local members, nothing is resolved."""
+        if self.outcome is not None and self.outcome.final:
+            return []
+        if outcome.status is Status.PENDING or (not outcome.final and self.tx is None):
+            return []
+        if not outcome.final:
+            first = self.outcome is None
+            self.outcome = outcome
+            return [Surface("distributed part aborted", outcome.tx, self.call)] if first else []
+        self.outcome = outcome
+        self.tx = self.tx or outcome.tx
+        self.unaccepted.clear()
+        stop = [CancelTimer(("p", self.call, name)) for name in ("retry", "call")]
+        return [*stop, Resolve(self.call, outcome)]
+
+    def on_refused(self, refused: m.Refused) -> list[Effect]:
+        """The coordinator will not do it."""
+        return self.on_outcome(Outcome(refused.tx, self.call, Status.REFUSED, reason=refused.reason))
+
+    def on_votes_missing(self, missing: m.VotesMissing) -> list[Effect]:
+        """The caller may wait longer or abort."""
+        return [Surface("votes missing", missing.tx, self.call)]
+
+    def on_timer(self, name: str) -> list[Effect]:
+        """Say it again, or let the caller go."""
+        if self.outcome is not None and self.outcome.final:
+            return []
+        if name == "call":
+            return [Resolve(self.call, Outcome(self.tx, self.call, Status.PENDING, final=False))]
+        self.attempt += 1
+        return self._say(*self._pending())
+
+    def _pending(self) -> list[m.AnyMessage]:
+        """Everything that has not been answered."""
+        if self.ending == "ask":
+            return [m.Inquire(self.seat.site, self.tx, self.key)]
+        if self.tx is None:
+            return [self._create()]
+        events: list[m.AnyMessage] = [
+            m.Submit(self.tx, self.seat.site, number, item) for number, item in self.unaccepted.items()
+        ]
+        if self.ending == "commit":
+            return [*events, m.CommitRequest(self.tx, self.seat.site, self.submitted)]
+        if self.ending == "abort":
+            return [m.Abort(self.tx, self.seat.site, self.reason)]
+        return events
+
+    def _say(self, *messages: m.AnyMessage) -> list[Effect]:
+        if not messages:
+            return []
+        sends: list[Effect] = [Send(self.coordinator, message) for message in messages]
+        pause = self.seat.patience.backoff(self.seat.patience.retry, self.attempt)
+        return [*sends, SetTimer(("p", self.call, "retry"), pause)]
+
+    def _create(self) -> m.Create:
+        assert self.terms is not None
+        return m.Create(
+            self.call, self.seat.site, self.seat.life, self.terms, self.items,
+            self.coordinator_life, self.serial, self.below,
+        )  # fmt: skip

@@ -1,0 +1,119 @@
+"""A reader of a chain: a follower, or a durable local member.
+
+It asks to be registered until it is answered, applies entries in the order of their numbers and one at a time, makes
+its position durable and acknowledges the prefix that it has applied. The marker that the resource keeps in the same
+transaction as the work tells after a crash whether the next entry was applied already. Aborts are none of its
+business: an entry exists or does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txlayer import messages as m
+from txlayer.effects import Append, ApplyWhole, CancelTimer, Effect, ForgetMarker, Send, SetTimer, Surface, WholeApplied
+from txlayer.messages import ChainKind, TxId
+from txlayer.records import Cursor
+from txlayer.transactions.seat import Seat
+
+
+@dataclass(slots=True)
+class ChainReader:
+    """One chain of one coordinator, at the site that reads it."""
+
+    seat: Seat
+    coordinator: str
+    incarnation: str
+    kind: ChainKind
+    types: tuple[str, ...]
+    upto: int = -1
+    stale: bool = False
+    buffer: dict[int, m.Commit] = field(default_factory=dict)
+    applying: TxId | None = None
+    attempt: int = 0
+
+    def start(self) -> list[Effect]:
+        """Ask to be registered; what the log says of an earlier time is kept."""
+        return [*self._save(), *self._ask()]
+
+    def resume(self) -> list[Effect]:
+        """After a restart: say where to go on."""
+        return [] if self.stale else self._ask()
+
+    def on_followed(self, followed: m.Followed) -> list[Effect]:
+        """Registered."""
+        stop: list[Effect] = [CancelTimer(("reader", self.key(), "ask"))]
+        if self.upto >= 0:
+            return stop
+        self.upto = followed.upto
+        return [*stop, *self._save(), *self._apply_next()]
+
+    def on_commit(self, commit: m.Commit) -> list[Effect]:
+        """An entry; applied when everything before it is."""
+        if self.stale or self.upto < 0:
+            return []
+        if commit.number <= self.upto:
+            return [self._ack()]
+        if commit.number <= self.upto + 4 * self.seat.bounds.reader_window:
+            self.buffer.setdefault(commit.number, commit)
+        return self._apply_next()
+
+    def on_applied(self, done: WholeApplied) -> list[Effect]:
+        """The entry is applied, or must be tried again: a follower has no way to refuse."""
+        if self.applying != done.tx:
+            return []
+        if not done.ok:
+            self.attempt += 1
+            pause = self.seat.patience.backoff(self.seat.patience.retry, self.attempt)
+            return [Surface("entry failed", done.tx, done.reason), SetTimer(("reader", self.key(), "apply"), pause)]
+        self.applying = None
+        self.attempt = 0
+        return [*self._advance(), ForgetMarker(done.tx), self._ack(), *self._apply_next()]
+
+    def on_stale(self, stale: m.Stale) -> list[Effect]:
+        """Too much was missed."""
+        if self.stale or self.upto < 0 or self.upto + 1 >= stale.low:
+            return []
+        self.stale = True
+        self.buffer.clear()
+        return [*self._save(), Surface("stale", None, f"chain of {self.coordinator}: load a snapshot, follow anew")]
+
+    def on_timer(self, name: str) -> list[Effect]:
+        """Ask again, or try again."""
+        if name == "ask":
+            return self._ask()
+        if self.applying is None:
+            return []
+        entry = self.buffer[self.upto + 1]
+        return [ApplyWhole(self.applying, entry.events, self.attempt + 1)]
+
+    def key(self) -> tuple[str, str, str]:
+        """Which chain this is."""
+        return (self.coordinator, self.incarnation, self.kind.value)
+
+    def _apply_next(self) -> list[Effect]:
+        effects: list[Effect] = []
+        while self.applying is None and (entry := self.buffer.get(self.upto + 1)) is not None:
+            if entry.tx is None:
+                effects += [*self._advance(), self._ack()]
+                continue
+            self.applying = entry.tx
+            effects.append(ApplyWhole(entry.tx, entry.events))
+        return effects
+
+    def _advance(self) -> list[Effect]:
+        self.buffer.pop(self.upto + 1, None)
+        self.upto += 1
+        return self._save()
+
+    def _save(self) -> list[Effect]:
+        record = Cursor(self.coordinator, self.incarnation, self.kind, self.types, self.upto, self.stale)
+        return [Append(f"k/{'/'.join(self.key())}", record)]
+
+    def _ack(self) -> Send:
+        return Send(self.coordinator, m.ChainAck(self.seat.site, self.kind, self.incarnation, self.upto))
+
+    def _ask(self) -> list[Effect]:
+        follow = m.Follow(self.seat.site, self.kind, self.incarnation, self.types, self.upto)
+        pause = self.seat.patience.backoff(self.seat.patience.in_doubt, self.attempt)
+        return [Send(self.coordinator, follow), SetTimer(("reader", self.key(), "ask"), pause)]

@@ -1,0 +1,433 @@
+"""All transactions that one site takes part in, in whatever scope, and the chains that it reads.
+
+A census is answered once the application has chosen a scope; the table of TOPS 4-A says what it gets. What lies below
+a coordinator's mark is ignored. A site that finds itself on a list of members but remembers nothing has crashed since
+it joined: it votes no at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txlayer import messages as m
+from txlayer.effects import (
+    Append,
+    CompensationDone,
+    Effect,
+    FollowCall,
+    ForgetMarker,
+    HandlerDone,
+    MarkersFound,
+    MemberAborts,
+    Role,
+    ScopeChosen,
+    Send,
+    SetTimer,
+    Surface,
+    UnitCommitted,
+    UnitFinished,
+    UnitInspected,
+    UnitPrepared,
+    WholeApplied,
+)
+from txlayer.effects import AskScope as AskScopeEffect
+from txlayer.errors import UsageError
+from txlayer.messages import AnyMessage, ChainKind, Hashes, Scope, Terms, TxId, TxType
+from txlayer.records import Cursor, Intent, LocalIntent, MemberDecided, PeerMark, VotedNo
+from txlayer.transactions.executor import Executor, State
+from txlayer.transactions.local_executor import Listener, LocalExecutor
+from txlayer.transactions.marks import Marks, Peer
+from txlayer.transactions.reader import ChainReader
+from txlayer.transactions.scope import granted
+from txlayer.transactions.seat import Seat
+from txlayer.transactions.sequence import Sequence
+
+Batch = tuple[Role, list[Effect]]
+Member = Executor | LocalExecutor | Listener
+WorkDone = (
+    HandlerDone | MemberAborts | UnitPrepared | UnitCommitted | UnitFinished | UnitInspected
+    | CompensationDone | WholeApplied
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class SubscriberDesk:
+    """The subscribing half of a site."""
+
+    seat: Seat
+    members: dict[Peer, dict[TxId, Member]] = field(default_factory=dict)
+    asked: dict[TxId, m.Census] = field(default_factory=dict)
+    marks: Marks = field(default_factory=Marks)
+    readers: dict[tuple[str, str, str], ChainReader] = field(default_factory=dict)
+    reading: dict[str, ChainKind] = field(default_factory=dict)
+    waiting_for_marks: bool = False
+    mark_attempts: int = 0
+
+    # Census
+
+    def on_census(self, census: m.Census) -> list[Batch]:
+        """A transaction is announced."""
+        tx = census.tx
+        batches = self._on_standing((tx.coordinator, tx.incarnation), census.standing)
+        known = self._member(tx)
+        if known is not None:
+            again = known.on_census_again() if isinstance(known, Executor) else []
+            return [*batches, (("m", tx), again)]
+        if self.marks.finished(tx) or tx in self.asked:
+            return batches
+        kind = self.reading.get(census.terms.type)
+        if kind is not None:
+            return [*batches, *self._follow(tx, kind), (("m", tx), self._decline(census))]
+        self.asked[tx] = census
+        return [*batches, (("m", tx), [AskScopeEffect(tx, census.terms)])]
+
+    def on_scope(self, choice: ScopeChosen) -> list[Batch]:
+        """The application has chosen."""
+        census = self.asked.pop(choice.tx, None)
+        if census is None or self.marks.finished(choice.tx):
+            return []
+        role: Role = ("m", choice.tx)
+        try:
+            scope = granted(choice.scope, census.terms.tx_type, census.terms.limit)
+        except UsageError as exc:
+            return [(role, [Surface("usage error", choice.tx, str(exc)), *self._decline(census)])]
+        if scope is Scope.DISTRIBUTED:
+            sequence = Sequence(self.seat.limits.ahead)
+            executor = Executor(self.seat, choice.tx, census.terms, census.hashes, choice, sequence)
+            self._add(choice.tx, executor)
+            return [(role, executor.join(census)), *self._watch_marks()]
+        if scope is Scope.FOLLOWER or (scope is Scope.LOCAL and choice.durable):
+            kind = ChainKind.COMMITS if scope is Scope.FOLLOWER else ChainKind.CALLS
+            self.reading[census.terms.type] = kind
+            return [*self._follow(choice.tx, kind), (role, self._decline(census))]
+        return [(role, [*self._decline(census), *self._listen(census, choice, scope)]), *self._watch_marks()]
+
+    def _listen(self, census: m.Census, choice: ScopeChosen, scope: Scope) -> list[Effect]:
+        if scope is Scope.LOCAL:
+            local = LocalExecutor(
+                self.seat, census.tx, census.terms.type, census.hashes, Sequence(self.seat.limits.ahead),
+                choice.handler_attempts,
+            )  # fmt: skip
+            self._add(census.tx, local)
+            return local.start(census)
+        if scope is Scope.NONE:
+            return []
+        listener = Listener(census.tx, census.terms.type)
+        self._add(census.tx, listener)
+        return [effect for event in census.events for effect in listener.on_event(event)]
+
+    def _decline(self, census: m.Census) -> list[Effect]:
+        if census.terms.tx_type is TxType.LOCAL:
+            return []
+        answer = self.seat.keyring.token(census.tx, "answer")[:16]
+        return [Send(census.tx.coordinator, m.Decline(census.tx, answer))]
+
+    # Messages of a transaction
+
+    def on_message(self, message: AnyMessage, frame: bytes) -> list[Batch]:
+        """A message to a subscriber."""
+        match message:
+            case m.Census():
+                return self.on_census(message)
+            case m.Mark():
+                return self._on_mark(message)
+            case m.Followed() | m.Commit() | m.Stale():
+                return self._on_chain(message)
+            case m.Unknown():
+                return [(("m", message.tx), [Surface("unknown", message.tx, "an operator must resolve it")])]
+            case (
+                m.Begin() | m.Prepare() | m.Delegate() | m.Decision() | m.CensusFailed() | m.Event()
+                | m.InDoubt() | m.Called() | m.Withdrawn()
+            ):  # fmt: skip
+                return self._on_transaction(message, frame)
+            case _:
+                return []
+
+    def _on_transaction(
+        self,
+        message: (
+            m.Begin | m.Prepare | m.Delegate | m.Decision | m.CensusFailed | m.Event
+            | m.InDoubt | m.Called | m.Withdrawn
+        ),
+        frame: bytes,
+    ) -> list[Batch]:  # fmt: skip
+        member = self._member(message.tx)
+        role: Role = ("m", message.tx)
+        match member:
+            case None:
+                return [(role, self._of_unknown(message)), *self._watch_marks()]
+            case Executor():
+                return [(role, self._to_executor(member, message, frame)), *self._watch_marks()]
+            case LocalExecutor():
+                return [(role, self._to_local(member, message)), *self._watch_marks()]
+            case Listener():
+                return [(role, member.on_event(message.event) if isinstance(message, m.Event) else [])]
+
+    def _to_executor(self, executor: Executor, message: AnyMessage, frame: bytes) -> list[Effect]:
+        match message:
+            case m.Begin():
+                return executor.on_begin(message, frame)
+            case m.Prepare():
+                return executor.on_prepare(message, frame)
+            case m.Delegate():
+                return executor.on_delegate(message)
+            case m.Decision():
+                return executor.on_decision(message, frame)
+            case m.CensusFailed():
+                return executor.on_census_failed(message, frame)
+            case m.Event():
+                return executor.on_event(message.event)
+            case m.InDoubt():
+                return executor.on_peer_in_doubt(message)
+            case _:
+                return []
+
+    def _to_local(self, local: LocalExecutor, message: AnyMessage) -> list[Effect]:
+        match message:
+            case m.Event():
+                return local.on_event(message.event)
+            case m.Called():
+                return local.on_called(message)
+            case m.Withdrawn():
+                return local.on_withdrawn(message)
+            case _:
+                return []
+
+    def _of_unknown(self, message: AnyMessage) -> list[Effect]:
+        """A message of a transaction that this site has forgotten, or never knew."""
+        match message:
+            case m.Begin() | m.Prepare() if self._me(message.tx) in message.members:
+                return self._refuse_forgotten(message.tx, message.type, delegated=False)
+            case m.Delegate() if message.member == self._me(message.tx):
+                return self._refuse_forgotten(message.tx, message.type, delegated=True)
+            case m.Decision() if self._me(message.tx) in message.final:
+                # Its name on the list means that it voted yes; no record means that it applied and forgot.
+                done = self.seat.keyring.token(message.tx, "done")
+                return [Send(message.tx.coordinator, m.Ack(message.tx, self._me(message.tx), done))]
+            case _:
+                return []
+
+    def _refuse_forgotten(self, tx: TxId, event_type: str, delegated: bool) -> list[Effect]:
+        if tx in self.asked or self.marks.finished(tx):
+            return []
+        nothing = Hashes(b"", b"", b"", b"")
+        choice = ScopeChosen(tx, Scope.DISTRIBUTED)
+        executor = Executor(
+            self.seat, tx, Terms(event_type), nothing, choice, Sequence(0), State.ACTIVE, delegated=delegated
+        )
+        self._add(tx, executor)
+        return executor._refuse("the site restarted")
+
+    # Work
+
+    def on_work(self, done: WorkDone) -> list[Batch]:
+        """Work for a transaction was done, or failed."""
+        member = self._member(done.tx)
+        if isinstance(done, WholeApplied):
+            for key in sorted(self.readers):
+                reader = self.readers[key]
+                if reader.applying == done.tx:
+                    return [(("reader", key), reader.on_applied(done))]
+        if isinstance(member, Executor):
+            return [(("m", done.tx), self._executor_work(member, done)), *self._watch_marks()]
+        if isinstance(member, LocalExecutor):
+            return [(("m", done.tx), self._local_work(member, done)), *self._watch_marks()]
+        return []
+
+    def _executor_work(self, executor: Executor, done: WorkDone) -> list[Effect]:
+        match done:
+            case HandlerDone():
+                return executor.on_handler_done(done)
+            case MemberAborts():
+                return executor.on_member_aborts(done.reason)
+            case UnitPrepared() | UnitCommitted():
+                return executor.on_prepared(done)
+            case UnitFinished():
+                return executor.on_finished(done)
+            case UnitInspected():
+                return executor.on_inspected(done)
+            case CompensationDone():
+                return executor.on_compensation(done)
+            case WholeApplied():
+                return []
+
+    def _local_work(self, local: LocalExecutor, done: WorkDone) -> list[Effect]:
+        match done:
+            case HandlerDone():
+                return local.on_handler_done(done)
+            case UnitCommitted():
+                return local.on_committed(done)
+            case WholeApplied():
+                return local.on_applied(done)
+            case _:
+                return []
+
+    def on_timer(self, tx: TxId, name: str) -> list[Batch]:
+        """A timer of one transaction."""
+        member = self._member(tx)
+        if isinstance(member, Executor | LocalExecutor):
+            return [(("m", tx), member.on_timer(name)), *self._watch_marks()]
+        return []
+
+    # Chains
+
+    def on_follow(self, call: FollowCall) -> list[Batch]:
+        """The application wants to read a chain of this coordinator."""
+        for event_type in call.types:
+            self.reading[event_type] = call.kind
+        key = (call.coordinator, call.incarnation, call.kind.value)
+        if key in self.readers and not call.anew:
+            return []
+        self.readers[key] = ChainReader(self.seat, call.coordinator, call.incarnation, call.kind, call.types)
+        return [(("reader", key), self.readers[key].start())]
+
+    def on_reader_timer(self, key: tuple[str, str, str], name: str) -> list[Batch]:
+        """A timer of one chain."""
+        reader = self.readers.get(key)
+        return [(("reader", key), reader.on_timer(name))] if reader is not None else []
+
+    def _follow(self, tx: TxId, kind: ChainKind) -> list[Batch]:
+        types = tuple(sorted(name for name, of in self.reading.items() if of is kind))
+        return self.on_follow(FollowCall(tx.coordinator, tx.incarnation, kind, types))
+
+    def _on_chain(self, message: m.Followed | m.Commit | m.Stale) -> list[Batch]:
+        key = (message.coordinator, message.incarnation, message.kind.value)
+        reader = self.readers.get(key)
+        if reader is None:
+            return []
+        match message:
+            case m.Followed():
+                return [(("reader", key), reader.on_followed(message))]
+            case m.Commit():
+                return [(("reader", key), reader.on_commit(message))]
+            case m.Stale():
+                return [(("reader", key), reader.on_stale(message))]
+
+    # Marks
+
+    def _on_mark(self, mark: m.Mark) -> list[Batch]:
+        peer = (mark.coordinator, mark.incarnation)
+        self.marks.advance(peer, mark.standing)
+        return self._sweep(peer, list(self.members.get(peer, {})))
+
+    def _on_standing(self, peer: Peer, standing: m.Standing) -> list[Batch]:
+        """The cheap mark of a census: look from the oldest on, stop at the first that it does not cover."""
+        if not self.marks.advance(peer, standing):
+            return []
+        covered = []
+        for tx in self.members.get(peer, {}):
+            if tx.number >= standing.below:
+                break
+            covered.append(tx)
+        return self._sweep(peer, covered)
+
+    def _sweep(self, peer: Peer, txs: list[TxId]) -> list[Batch]:
+        batches: list[Batch] = []
+        dropped = False
+        for tx in txs:
+            member = self._member(tx)
+            if member is None or not self.marks.finished(tx):
+                continue
+            effects = [] if isinstance(member, Listener) else member.on_below_mark()
+            if self._removable(member):
+                del self.members[peer][tx]
+                dropped = True
+            batches.append((("m", tx), effects))
+        if not dropped:
+            return batches
+        remembered = PeerMark(peer[0], peer[1], self.marks.known[peer])
+        return [(("marks", peer), [Append(f"w/{peer[0]}/{peer[1]}", remembered)]), *batches]
+
+    @staticmethod
+    def _removable(member: Member) -> bool:
+        if isinstance(member, Executor):
+            parked = member.compensation is not None and member.compensation.parked
+            return member.state is State.DONE and not parked
+        return member.done if isinstance(member, LocalExecutor) else True
+
+    @classmethod
+    def _over(cls, member: Member) -> bool:
+        """Whether nothing but the mark is waited for."""
+        return cls._removable(member) or (isinstance(member, Executor) and member.state is State.REFUSED)
+
+    def _watch_marks(self) -> list[Batch]:
+        if self.waiting_for_marks:
+            return []
+        self.waiting_for_marks = True
+        return [(("marks", ""), [SetTimer(("marks", "", "ask"), self.seat.patience.mark)])]
+
+    def on_marks_timer(self) -> list[Batch]:
+        """Something may be waiting to be forgotten: ask its coordinator."""
+        self.waiting_for_marks = False
+        asks: list[Effect] = []
+        for peer in sorted(self.members):
+            first = next((tx for tx, member in self.members[peer].items() if self._over(member)), None)
+            if first is not None:
+                asks.append(Send(peer[0], m.AskMark(self._type_of(peer, first), peer[1])))
+        batches: list[Batch] = [(("marks", ""), asks)]
+        return batches + (self._watch_marks() if any(self.members.values()) else [])
+
+    def _type_of(self, peer: Peer, tx: TxId) -> str:
+        member = self.members[peer][tx]
+        return member.terms.type if isinstance(member, Executor) else member.type
+
+    # Restart
+
+    def recover(self, record: object) -> bool:
+        """Take up a record if it is a subscriber's."""
+        match record:
+            case Intent() | VotedNo() | MemberDecided():
+                self._add(record.tx, Executor.recover(self.seat, record))
+            case LocalIntent():
+                self._add(record.tx, LocalExecutor.recover(self.seat, record))
+            case PeerMark():
+                self.marks.known[record.coordinator, record.incarnation] = record.standing
+            case Cursor():
+                reader = ChainReader(
+                    self.seat,
+                    record.coordinator,
+                    record.incarnation,
+                    record.kind,
+                    record.types,
+                    record.upto,
+                    record.stale,
+                )
+                self.readers[reader.key()] = reader
+                for event_type in record.types:
+                    self.reading[event_type] = record.kind
+            case _:
+                return False
+        return True
+
+    def resume(self) -> list[Batch]:
+        """Go on after the whole log has been read."""
+        batches: list[Batch] = []
+        for peer in sorted(self.members):
+            self.members[peer] = {tx: self.members[peer][tx] for tx in sorted(self.members[peer])}
+            for tx, member in self.members[peer].items():
+                if not isinstance(member, Listener):
+                    batches.append((("m", tx), member.resume()))
+        for key in sorted(self.readers):
+            batches.append((("reader", key), self.readers[key].resume()))
+        return batches + (self._watch_marks() if any(self.members.values()) else [])
+
+    def on_markers(self, found: MarkersFound) -> list[Batch]:
+        """Markers that no record stands behind are leftovers of a crash while forgetting."""
+        reading = {entry for entry in self.readers if not self.readers[entry].stale}
+        chains = {(coordinator, incarnation) for coordinator, incarnation, _ in reading}
+        return [
+            (("m", tx), [ForgetMarker(tx)])
+            for tx in found.txs
+            if self._member(tx) is None and (tx.coordinator, tx.incarnation) not in chains
+        ]
+
+    # Bookkeeping
+
+    def _member(self, tx: TxId) -> Member | None:
+        return self.members.get((tx.coordinator, tx.incarnation), {}).get(tx)
+
+    def _add(self, tx: TxId, member: Member) -> None:
+        self.members.setdefault((tx.coordinator, tx.incarnation), {})[tx] = member
+
+    def _me(self, tx: TxId) -> bytes:
+        return self.seat.keyring.member(tx)
