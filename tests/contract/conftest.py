@@ -1,0 +1,139 @@
+"""The buses that the contract suite runs over: memory, Mosquitto and Kafka, unchanged.
+
+A `BusWorld` is a broker with the few things a test does to it. Most tests share one broker per kind; those that kill it
+or change its settings take a private one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from txlayer import Bus, Identity, connect
+from txlayer.adapters.memory import MemoryBus
+from txlayer.adapters.memory_broker import broker
+from txlayer.testing.server import Server
+
+_numbers = itertools.count(1)
+
+
+class BusWorld(ABC):
+    """A broker and the buses that a test opens on it, closed in the end."""
+
+    url: str
+
+    def __init__(self) -> None:
+        self._open: list[Bus] = []
+
+    def connect(self, **options: Any) -> Bus:
+        bus = connect(self.url, **options)
+        self._open.append(bus)
+        return bus
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End the broker without warning."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Have it back, at the same address, with what it had made durable."""
+
+    @abstractmethod
+    def die_present(self, site: str) -> None:
+        """Be present as `site` in another process, and die without a goodbye."""
+
+    def close(self) -> None:
+        for bus in self._open:
+            bus.close()
+
+
+class MemoryWorld(BusWorld):
+    def __init__(self) -> None:
+        super().__init__()
+        self.url = f"memory://contract-{next(_numbers)}"
+        self._broker = broker(self.url.removeprefix("memory://"))
+
+    def kill(self) -> None:
+        self._broker.stop()
+
+    def restart(self) -> None:
+        self._broker.start()
+
+    def die_present(self, site: str) -> None:
+        bus = self.connect()
+        bus.enter(site, Identity("dead-log", 1))
+        assert isinstance(bus, MemoryBus)
+        bus.crash()
+
+
+class ServerWorld(BusWorld):
+    """A real broker."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self._server = server
+        self.url = server.url
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def restart(self) -> None:
+        self._server.restart()
+
+    def die_present(self, site: str) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PRESENT, self.url, site], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        with process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"present\n"
+            process.kill()
+
+
+_PRESENT = """
+import sys, txlayer
+bus = txlayer.connect(sys.argv[1])
+bus.enter(sys.argv[2], txlayer.Identity("dead-log", 1))
+print("present", flush=True)
+sys.stdin.read()
+"""
+
+
+KINDS = ["memory", "mqtt", "kafka"]
+
+
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
+    """A broker shared by the tests of its kind."""
+    if request.param == "memory":
+        world: BusWorld = MemoryWorld()
+    else:
+        world = ServerWorld(request.getfixturevalue(f"{request.param}_broker"))
+    yield world
+    world.close()
+
+
+@pytest.fixture(params=KINDS)
+def private_world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
+    """A broker of this test's own, which it may kill."""
+    if request.param == "memory":
+        world: BusWorld = MemoryWorld()
+    elif request.param == "mqtt":
+        world = ServerWorld(request.getfixturevalue("private_mqtt_broker")(persistence=True))
+    else:
+        world = ServerWorld(request.getfixturevalue("private_kafka_broker")())
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test uses, on a broker that outlives the test."""
+    return f"t{os.getpid()}-{next(_numbers)}"

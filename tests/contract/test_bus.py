@@ -1,0 +1,456 @@
+"""The contract of the bus port: the same tests over memory, Mosquitto and Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from tests.conftest import DEADLINE, eventually
+from tests.contract.conftest import BusWorld
+from txlayer import Ack, Delivery, Gap, Identity, Receipt, Retry, Roster, Standing, dead_letters, errors
+
+
+class Inbox(list[Delivery]):
+    """A handler that keeps what it gets."""
+
+    def __call__(self, delivery: Delivery) -> None:
+        self.append(delivery)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [delivery.payload for delivery in self]
+
+    def wait(self, count: int) -> None:
+        eventually(lambda: len(self) >= count, f"{count} events, {len(self)} came")
+
+
+def test_round_trip_leaves_payload_key_and_headers_as_they_were(world: BusWorld, name: str) -> None:
+    bus, inbox = world.connect(), Inbox()
+    topic = bus.topic(name)
+    bus.subscribe(topic, inbox)
+    payload = bytes(range(256))
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    bus.publish(topic, payload, headers={"a": "ä", "traceparent": trace}, key=b"k\0", type="meeting.time").wait(
+        DEADLINE
+    )
+    inbox.wait(1)
+    assert (inbox[0].topic, inbox[0].payload, inbox[0].key) == (topic, payload, b"k\0")
+    assert inbox[0].headers == {"a": "ä", "traceparent": trace}
+    assert inbox[0].metadata is not None
+    assert (inbox[0].metadata.type, inbox[0].metadata.number) == ("meeting.time", 1)
+
+
+def test_cloudevents_are_written_on_request_and_understood(world: BusWorld, name: str) -> None:
+    writer, reader, inbox = world.connect(cloudevents=True), world.connect(), Inbox()
+    topic = reader.topic(name)
+    reader.subscribe(topic, inbox)
+    writer.publish(topic, b"x", type="meeting.time", headers={"own": "1"})
+    inbox.wait(1)
+    metadata = inbox[0].metadata
+    assert metadata is not None
+    assert metadata.type == "meeting.time"
+    assert metadata.number == 1
+    assert metadata.time is not None
+    assert metadata.id
+    assert inbox[0].headers["own"] == "1"
+
+
+def test_events_of_one_publisher_arrive_in_order(world: BusWorld, name: str) -> None:
+    bus, inbox = world.connect(), Inbox()
+    topic = bus.topic(name)
+    bus.subscribe(topic, inbox)
+    sent = [b"%d" % number for number in range(1000)]
+    for payload in sent:
+        bus.publish(topic, payload)
+    inbox.wait(1000)
+    assert inbox.payloads == sent
+
+
+def test_every_subscription_gets_every_event(world: BusWorld, name: str) -> None:
+    publisher, one, other = world.connect(), Inbox(), Inbox()
+    topic = publisher.topic(name)
+    bus = world.connect()
+    bus.subscribe(topic, one)
+    bus.subscribe(topic, other)
+    publisher.publish(topic, b"x")
+    one.wait(1)
+    other.wait(1)
+    assert one.payloads == other.payloads == [b"x"]
+
+
+def test_receipt_can_be_waited_on_awaited_and_given_a_callback(world: BusWorld, name: str) -> None:
+    bus = world.connect()
+    topic = bus.topic(name)
+    receipt = bus.publish(topic, b"1")
+    receipt.wait(DEADLINE)
+    assert receipt.done
+    assert receipt.error is None
+
+    async def publish() -> None:
+        await bus.publish(topic, b"2")
+
+    asyncio.run(publish())
+    called: list[Receipt] = []
+    last = bus.publish(topic, b"3")
+    last.add_callback(called.append)
+    eventually(lambda: called == [last])
+
+
+def test_a_receipt_callback_may_publish_and_wait(world: BusWorld, name: str) -> None:
+    bus = world.connect()
+    topic, done = bus.topic(name), threading.Event()
+
+    def again(_: Receipt) -> None:
+        bus.publish(topic, b"2").wait(DEADLINE)
+        done.set()
+
+    bus.publish(topic, b"1").add_callback(again)
+    assert done.wait(DEADLINE)
+
+
+def test_a_handler_may_publish_and_wait(world: BusWorld, name: str) -> None:
+    bus, inbox = world.connect(), Inbox()
+    question, answer = bus.topic(name, "question"), bus.topic(name, "answer")
+    bus.subscribe(answer, inbox)
+    bus.subscribe(question, lambda delivery: bus.publish(answer, delivery.payload).wait(DEADLINE))
+    for number in range(50):
+        bus.publish(question, b"%d" % number)
+    inbox.wait(50)
+    assert len(inbox) == 50
+
+
+def test_a_slow_handler_does_not_hold_up_another_subscription(world: BusWorld, name: str) -> None:
+    bus, inbox, go_on = world.connect(), Inbox(), threading.Event()
+    slow, quick = bus.topic(name, "slow"), bus.topic(name, "quick")
+    bus.subscribe(slow, lambda _: go_on.wait(DEADLINE))
+    bus.subscribe(quick, inbox)
+    for _ in range(200):
+        bus.publish(slow, b"x")
+        bus.publish(quick, b"y")
+    inbox.wait(200)
+    go_on.set()
+
+
+def test_durable_subscription_gets_what_was_published_while_it_was_away(world: BusWorld, name: str) -> None:
+    publisher, first, second = world.connect(), Inbox(), Inbox()
+    topic = publisher.topic(name)
+    consumer = world.connect()
+    consumer.subscribe(topic, first, durable=name)
+    publisher.publish(topic, b"1")
+    first.wait(1)
+    consumer.close()
+    for number in range(2, 52):
+        publisher.publish(topic, b"%d" % number).wait(DEADLINE)
+    world.connect().subscribe(topic, second, durable=name)
+    second.wait(50)
+    assert second.payloads == [b"%d" % number for number in range(2, 52)]
+
+
+def test_unacknowledged_events_are_delivered_again_and_acknowledged_ones_are_not(world: BusWorld, name: str) -> None:
+    publisher, first, second = world.connect(), Inbox(), Inbox()
+    topic = publisher.topic(name)
+    consumer = world.connect()
+    consumer.subscribe(topic, first, durable=name, ack=Ack.MANUAL)
+    for number in range(6):
+        publisher.publish(topic, b"%d" % number)
+    first.wait(6)
+    for safe in (0, 1, 4):  # 4 is not part of the prefix: the broker must not hear of it
+        first[safe].ack()
+    consumer.close()
+    first[2].ack()  # too late: its connection is gone
+    world.connect().subscribe(topic, second, durable=name, ack=Ack.MANUAL)
+    second.wait(4)
+    assert second.payloads[:4] == [b"2", b"3", b"4", b"5"]
+
+
+def test_a_durable_name_has_one_live_holder(world: BusWorld, name: str) -> None:
+    holder, inbox = world.connect(), Inbox()
+    topic = holder.topic(name)
+    holder.subscribe(topic, inbox, durable=name)
+    second = world.connect()
+    with pytest.raises(errors.NameTaken):
+        second.subscribe(topic, Inbox(), durable=name)
+    holder.publish(topic, b"still mine").wait(DEADLINE)
+    inbox.wait(1)
+    assert inbox.payloads == [b"still mine"]
+
+
+def test_a_later_life_takes_a_durable_name_over(world: BusWorld, name: str) -> None:
+    old, topic = world.connect(), world.connect().topic(name)
+    replaced = old.subscribe(topic, Inbox(), durable=name, identity=Identity("log", 1))
+    inbox, bus = Inbox(), world.connect()
+    bus.subscribe(topic, inbox, durable=name, identity=Identity("log", 2))
+    eventually(lambda: isinstance(replaced.error, errors.NameTaken), "the older life was told")
+    bus.publish(topic, b"x")
+    inbox.wait(1)
+
+
+def test_unsubscribe_at_run_time_ends_delivery(world: BusWorld, name: str) -> None:
+    bus, kept, ended = world.connect(), Inbox(), Inbox()
+    topic = bus.topic(name)
+    subscription = bus.subscribe(topic, ended)
+    bus.subscribe(topic, kept)
+    bus.publish(topic, b"1")
+    ended.wait(1)
+    subscription.unsubscribe()
+    bus.publish(topic, b"2")
+    kept.wait(2)
+    assert ended.payloads == [b"1"]
+
+
+def test_topics_are_added_and_removed_at_run_time(world: BusWorld, name: str) -> None:
+    bus, inbox = world.connect(), Inbox()
+    one, two, end = bus.topic(name, "1"), bus.topic(name, "2"), bus.topic(name, "end")
+    subscription = bus.subscribe([one, end], inbox)
+    subscription.add(two)
+    bus.publish(two, b"two").wait(DEADLINE)
+    inbox.wait(1)
+    subscription.remove(one)
+    assert subscription.topics == {two, end}
+    bus.publish(one, b"one").wait(DEADLINE)
+    bus.publish(end, b"end").wait(DEADLINE)
+    inbox.wait(2)
+    assert inbox.payloads == [b"two", b"end"]
+
+
+def test_nothing_published_after_subscribe_returns_is_missed(world: BusWorld, name: str) -> None:
+    bus, publisher = world.connect(), world.connect()
+    for round in range(10):
+        topic, inbox = bus.topic(name, str(round)), Inbox()
+        publisher.publish(topic, b"before").wait(DEADLINE)
+        bus.subscribe(topic, inbox)
+        publisher.publish(topic, b"after")
+        inbox.wait(1)
+        assert inbox.payloads == [b"after"]
+
+
+def test_wildcards_match_levels_and_topics_that_are_new(world: BusWorld, name: str) -> None:
+    bus, one_level, rest = world.connect(), Inbox(), Inbox()
+    assert bus.capabilities.wildcards
+    here = bus.topic(name, "a", "x")
+    bus.publish(here, b"old").wait(DEADLINE)
+    separator = here[len(name)]
+    bus.subscribe(separator.join([name, "+", "x"]), one_level)
+    bus.subscribe(separator.join([name, "#"]), rest)
+    for levels in (("a", "x"), ("b", "x"), ("c", "y"), ("d", "e", "f")):
+        bus.publish(bus.topic(name, *levels), "/".join(levels).encode())
+    rest.wait(4)
+    one_level.wait(2)
+    assert sorted(rest.payloads) == [b"a/x", b"b/x", b"c/y", b"d/e/f"]
+    assert sorted(one_level.payloads) == [b"a/x", b"b/x"]
+
+
+def test_two_hundred_topics(world: BusWorld, name: str) -> None:
+    bus, inbox = world.connect(), Inbox()
+    topics = [bus.topic(name, str(number)) for number in range(200)]
+    bus.subscribe(topics, inbox)
+    for topic in topics:
+        bus.publish(topic, topic.encode())
+    inbox.wait(200)
+    assert sorted(inbox.payloads) == sorted(topic.encode() for topic in topics)
+
+
+def test_latest_values_are_there_for_early_and_late_watchers(world: BusWorld, name: str) -> None:
+    bus, early = world.connect(), {}
+    bus.watch(f"test/{name}", early.__setitem__)
+    for value in (b"1", b"2"):
+        bus.announce(f"test/{name}/a", value)
+    bus.announce(f"test/{name}/b", b"x").wait(DEADLINE)
+    bus.announce(f"test/{name}/b", None).wait(DEADLINE)
+    eventually(lambda: early == {f"test/{name}/a": b"2", f"test/{name}/b": None})
+    late = world.connect().watch(f"test/{name}")
+    assert late.snapshot() == {f"test/{name}/a": b"2"}
+
+
+def test_presence_is_seen_and_leaving_too(world: BusWorld, name: str) -> None:
+    here, there = world.connect(), world.connect()
+    presence = here.enter(name, Identity("log", 3), {"role": "calendar"})
+    with Roster(there) as roster:
+        eventually(lambda: [view for view in roster.sites() if view.name == name])
+        view = next(view for view in roster.sites() if view.name == name)
+        assert (view.identity, view.standing, view.info) == (Identity("log", 3), Standing.ALIVE, {"role": "calendar"})
+        presence.leave()
+        eventually(lambda: _standing(roster, name) is Standing.DEAD)
+        roster.remove(name)
+        eventually(lambda: _standing(roster, name) is None)
+
+
+def test_others_learn_within_seconds_that_a_site_died(world: BusWorld, name: str) -> None:
+    bus, told = world.connect(), []
+    with Roster(bus, told.append) as roster:
+        world.die_present(name)
+        began = time.monotonic()
+        eventually(lambda: _standing(roster, name) is Standing.DEAD)
+        eventually(lambda: [view for view in told if view.name == name and view.standing is Standing.DEAD])
+        assert time.monotonic() - began < DEADLINE
+
+
+def test_a_site_name_is_refused_while_it_is_held_and_free_after_death(world: BusWorld, name: str) -> None:
+    bus, other = world.connect(), world.connect()
+    bus.enter(name, Identity("log-a", 1))
+    with pytest.raises(errors.NameTaken):
+        other.enter(name, Identity("log-b", 7))
+    world.die_present(f"{name}-dead")
+    other.enter(f"{name}-dead", Identity("log-b", 1))
+
+
+def test_a_later_life_takes_a_site_name_over_and_the_stale_one_knows(world: BusWorld, name: str) -> None:
+    old = world.connect().enter(name, Identity("log", 1))
+    new = world.connect().enter(name, Identity("log", 2))
+    eventually(lambda: old.lost)
+    old.leave()  # a stale word: it must not hide the later life
+    with Roster(world.connect()) as roster:
+        assert [view.identity.life for view in roster.sites() if view.name == name] == [2]
+        assert _standing(roster, name) is Standing.ALIVE
+    assert not new.lost
+
+
+def _standing(roster: Roster, name: str) -> Standing | None:
+    return next((view.standing for view in roster.sites() if view.name == name), None)
+
+
+def test_survives_a_broker_that_is_killed_and_restarted(private_world: BusWorld, name: str) -> None:
+    world, plain, durable = private_world, Inbox(), Inbox()
+    publisher, subscriber = world.connect(), world.connect()
+    topic = publisher.topic(name)
+    subscriptions = [subscriber.subscribe(topic, plain), subscriber.subscribe(topic, durable, durable=name)]
+    publisher.publish(topic, b"before").wait(DEADLINE)
+    plain.wait(1)
+    durable.wait(1)
+    world.kill()
+    receipts = [publisher.publish(topic, b"%d" % number) for number in range(100)]
+    assert not any(receipt.done for receipt in receipts)
+    world.restart()
+    for receipt in receipts:
+        receipt.wait(DEADLINE)
+
+    def both_go_on() -> bool:
+        publisher.publish(topic, b"after").wait(DEADLINE)
+        return b"after" in plain.payloads and b"after" in durable.payloads
+
+    eventually(both_go_on)
+    for inbox, subscription in zip((plain, durable), subscriptions, strict=True):
+        numbers = [delivery.metadata.number for delivery in inbox if delivery.metadata and delivery.metadata.number]
+        assert numbers == sorted(set(numbers)), "in order, none twice"
+        # A broker that forgot its sessions cannot deliver what it took before the subscriber was back. Every event was
+        # either delivered or reported as missing.
+        assert len(numbers) + subscription.stats.missing == numbers[-1]
+
+
+def test_publishes_beyond_the_buffer_are_refused_not_dropped(private_world: BusWorld, name: str) -> None:
+    world = private_world
+    bus = world.connect(buffer_bytes=1024 * 1024)
+    topic = bus.topic(name)
+    bus.publish(topic, b"x").wait(DEADLINE)
+    world.kill()
+    taken: list[Receipt] = []
+
+    def publish_without_end() -> None:
+        while len(taken) < 1000:
+            taken.append(bus.publish(topic, bytes(10_000)))
+
+    with pytest.raises(errors.Backpressure) as caught:
+        publish_without_end()
+    assert caught.value.retriable
+    assert 10 <= len(taken) <= 110
+    world.restart()
+    for receipt in taken:
+        receipt.wait(DEADLINE)
+
+
+def test_a_payload_over_the_limit_is_refused_and_the_bus_goes_on(world: BusWorld, name: str) -> None:
+    bus, inbox = world.connect(max_payload=10_000), Inbox()
+    topic = bus.topic(name)
+    bus.subscribe(topic, inbox)
+    assert bus.capabilities.max_payload == 10_000
+    with pytest.raises(errors.PayloadTooLarge, match="10000"):
+        bus.publish(topic, bytes(10_001))
+    bus.publish(topic, bytes(9_000)).wait(DEADLINE)
+    inbox.wait(1)
+
+
+def test_a_handler_that_keeps_failing_makes_a_dead_letter_and_the_position_moves_on(world: BusWorld, name: str) -> None:
+    bus, good, tries = world.connect(), Inbox(), []
+
+    def handler(delivery: Delivery) -> None:
+        if delivery.payload == b"poison" and len(tries) < 3:
+            tries.append(delivery)
+            raise ValueError("no such room")
+        good(delivery)
+
+    topic = bus.topic(name)
+    bus.subscribe(topic, handler, durable=name, retry=Retry(attempts=3, first_wait=0.001))
+    bystander = Inbox()
+    bus.subscribe(topic, bystander)
+    bus.publish(topic, b"poison", type="meeting.room", key=b"k", headers={"h": "1"})
+    bus.publish(topic, b"next")
+    good.wait(1)
+    assert (good.payloads, len(tries)) == ([b"next"], 3)
+    operator = world.connect()
+    [letter] = dead_letters.letters(operator, name)
+    assert (letter.topic, letter.payload, letter.attempts, letter.key) == (topic, b"poison", 3, b"k")
+    assert "no such room" in letter.reason
+    dead_letters.replay(operator, letter)
+    good.wait(2)
+    assert (good[1].payload, good[1].metadata and good[1].metadata.type) == (b"poison", "meeting.room")
+    assert dead_letters.letters(operator, name) == []
+    bus.publish(topic, b"last")
+    bystander.wait(3)
+    assert bystander.payloads == [b"poison", b"next", b"last"]
+
+
+def test_close_while_busy_ends_and_fails_what_is_left(world: BusWorld, name: str) -> None:
+    bus, started, go_on = world.connect(), threading.Event(), threading.Event()
+    topic = bus.topic(name)
+
+    def slow(_: Delivery) -> None:
+        started.set()
+        go_on.wait(DEADLINE)
+
+    bus.subscribe(topic, slow)
+    receipts = [bus.publish(topic, b"%d" % number) for number in range(500)]
+    assert started.wait(DEADLINE)
+    closer = threading.Thread(target=bus.close)
+    closer.start()
+    go_on.set()
+    closer.join(DEADLINE)
+    assert not closer.is_alive()
+    assert all(receipt.done for receipt in receipts)
+    with pytest.raises(errors.Closed):
+        bus.publish(topic, b"x")
+    with pytest.raises(errors.Closed):
+        bus.subscribe(topic, Inbox())
+    bus.close()
+
+
+def test_topics_that_the_bus_forbids_are_refused(world: BusWorld, name: str) -> None:
+    bus = world.connect()
+    for topic in ("", "a/+", "a#", "x" * 70_000):
+        with pytest.raises(errors.TopicForbidden):
+            bus.publish(topic, b"x")
+    with pytest.raises(errors.TopicForbidden):
+        bus.subscribe("#a", Inbox())
+    odd = bus.topic(name, "a/b.c+d#e f_ü")
+    bus.publish(odd, b"x").wait(DEADLINE)
+
+
+def test_gaps_are_reported_with_their_numbers(world: BusWorld, name: str) -> None:
+    """A publisher whose events 2 and 3 are lost on the way: its numbers are moved on, as a broker's drop does."""
+    bus, inbox, gaps = world.connect(), Inbox(), []
+    topic = bus.topic(name)
+    subscription = bus.subscribe(topic, inbox, on_gap=gaps.append)
+    bus.publish(topic, b"1").wait(DEADLINE)
+    skip_numbers(bus, topic, 2)
+    bus.publish(topic, b"4").wait(DEADLINE)
+    inbox.wait(2)
+    assert [(gap.topic, gap.first, gap.last) for gap in gaps] == [(topic, 2, 3)]
+    assert isinstance(gaps[0], Gap)
+    assert subscription.stats.missing == 2
+
+
+def skip_numbers(bus: object, topic: str, count: int) -> None:
+    """Lose the next `count` events of a topic before they leave."""
+    bus._stream(topic).number += count  # type: ignore[attr-defined]

@@ -1,0 +1,185 @@
+"""One thread that runs the handler of one subscription, event after event, in order.
+
+Drivers hand events over from their network thread and go on; application code runs here. Duplicates and gaps are
+recognised by the events' numbers, a failing handler is retried and then the event is put aside, and the broker is told
+in the end. A slow handler fills its lane; `full` tells the adapter to stop fetching, which is how a broker is slowed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import tenacity
+from tenacity.stop import stop_base
+
+from txlayer.adapters.streams import StreamTracker
+from txlayer.delivery import REPLAY_FOR, Delivery, Gap
+from txlayer.errors import TxLayerError
+from txlayer.ports import Ack, Handler, Retry, Stats
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LaneOptions:
+    """What a subscriber asked for."""
+
+    handler: Handler
+    ack: Ack = Ack.AUTO
+    retry: Retry = field(default_factory=Retry)
+    on_gap: Callable[[Gap], object] | None = None
+    name: str = ""
+    """The durable name; empty for a subscription without one."""
+
+
+BuryDead = Callable[[Delivery, str, Exception, int], None]
+"""Puts an event aside durably: (event, subscription, reason, attempts)."""
+
+
+class Lane:
+    """The queue and the thread of one subscription."""
+
+    def __init__(
+        self,
+        options: LaneOptions,
+        bury: BuryDead,
+        high_water: int = 10_000,
+        on_low: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.stats = Stats()
+        self._options = options
+        self._bury = bury
+        self._tracker = StreamTracker()
+        self._high_water = high_water
+        self._on_low = on_low
+        self._queue: list[Delivery] = []
+        self._running = 0
+        self._wanted: Callable[[str], bool] | None = None
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._thread = threading.Thread(target=self._run, name=f"txlayer-lane-{options.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def full(self) -> bool:
+        return len(self._queue) + self._running >= self._high_water
+
+    def put(self, deliveries: Sequence[Delivery]) -> None:
+        """Queue events in order of receipt. Never blocks."""
+        with self._lock:
+            if not self._queue:
+                self._wake.notify()
+            self._queue.extend(deliveries)
+
+    def keep_only(self, wanted: Callable[[str], bool]) -> None:
+        """Do not hand over, but acknowledge, what is queued or comes late of other topics."""
+        self._wanted = wanted
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Let the running handler finish, up to `timeout`; what is queued behind it stays unacknowledged."""
+        self._closing.set()
+        with self._lock:
+            self._queue.clear()
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                _logger.warning("a handler of subscription %r is still running after close", self._options.name)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._queue and not self._closing.is_set():
+                    self._wake.wait()
+                batch, self._queue = self._queue, []
+                self._running = len(batch)
+            if self._closing.is_set():
+                return
+            self._handle_batch(batch)
+            self._running = 0
+            self._on_low()
+
+    def _handle_batch(self, batch: list[Delivery]) -> None:
+        see, handler, stats = self._tracker.see, self._options.handler, self.stats
+        auto = self._options.ack is Ack.AUTO
+        for delivery in batch:
+            if self._closing.is_set():
+                return
+            if self._wanted is not None and not self._wanted(delivery.topic):
+                delivery.ack()
+                continue
+            position = delivery.position
+            if position is not None:
+                seen = see(position)
+                if seen is True:
+                    stats.duplicates += 1
+                    if auto:  # handled before, or dead-lettered: only the acknowledgement was lost
+                        delivery.ack()
+                        continue
+                    delivery.redelivered = True
+                elif seen is not False:
+                    self._report_gap(delivery, *seen)
+            if delivery.headers and delivery.headers.get(REPLAY_FOR, self._options.name) != self._options.name:
+                delivery.ack()
+                continue
+            try:
+                handler(delivery)
+            except Exception as exc:
+                if not self._try_again(delivery, exc):
+                    return
+            stats.handled += 1
+            if auto:
+                delivery.ack()
+
+    def _report_gap(self, delivery: Delivery, first: int, last: int) -> None:
+        position = delivery.position
+        assert position is not None
+        gap = Gap(delivery.topic, position[0].hex(), first, last)
+        self.stats.missing += last - first + 1
+        _logger.warning("topic %s: events %d to %d of stream %s never came", gap.topic, first, last, gap.stream)
+        if self._options.on_gap is not None:
+            try:
+                self._options.on_gap(gap)
+            except Exception:
+                _logger.exception("on_gap failed")
+
+    def _try_again(self, delivery: Delivery, first_error: Exception) -> bool:
+        """Retry as configured, then put the event aside. False when the subscription was closed meanwhile."""
+        retry = self._options.retry
+        failed = [first_error]
+
+        def attempt() -> None:
+            if failed:
+                raise failed.pop()
+            self._options.handler(delivery)
+
+        try:
+            self._retrying(tenacity.stop_after_attempt(retry.attempts), retry, Exception)(attempt)
+        except Exception as exc:
+            return not self._closing.is_set() and self._put_aside(delivery, exc)
+        return True
+
+    def _put_aside(self, delivery: Delivery, reason: Exception) -> bool:
+        """Make a dead letter of it, however long the broker is away; until then it is not acknowledged."""
+        _logger.warning("a handler keeps failing on an event of %s: dead letter", delivery.topic)
+        bury = self._retrying(tenacity.stop_never, Retry(), TxLayerError)
+        try:
+            bury(self._bury, delivery, self._options.name, reason, self._options.retry.attempts)
+        except TxLayerError:
+            return False
+        self.stats.dead_letters += 1
+        delivery.ack()
+        return True
+
+    def _retrying(self, stop: stop_base, retry: Retry, error: type[Exception]) -> tenacity.Retrying:
+        return tenacity.Retrying(
+            stop=tenacity.stop_any(stop, tenacity.stop_when_event_set(self._closing)),
+            wait=tenacity.wait_random_exponential(multiplier=retry.first_wait, max=retry.longest_wait),
+            sleep=tenacity.sleep_using_event(self._closing),
+            retry=tenacity.retry_if_exception_type(error),
+            reraise=True,
+        )

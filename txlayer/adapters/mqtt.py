@@ -1,0 +1,242 @@
+"""The MQTT bus, through paho: MQTT 5 by default, 3.1.1 with an envelope around the payload.
+
+A bus has one session that publishes, follows latest values and serves subscriptions without a name. A session belongs
+to a client, not to a subscription, and acknowledges in order, so these get sessions of their own: every durable name,
+subscriptions that acknowledge by hand, those whose topics overlap with another's, and each presence, for its last will.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paho.mqtt.client import Client
+
+from txlayer import metadata
+from txlayer.adapters.base import DURABLE, BusBase, buffer_full
+from txlayer.adapters.lane import LaneOptions
+from txlayer.adapters.mqtt_options import NEVER_EXPIRES, Endpoint, MqttOptions, Will, make_client, read_target
+from txlayer.adapters.mqtt_properties import cloud_event, compact
+from txlayer.adapters.mqtt_session import Outgoing, Session
+from txlayer.adapters.mqtt_subscription import DIRECTORY, MqttSubscription, MqttWatch, Router
+from txlayer.adapters.streams import Stream
+from txlayer.adapters.topics import check_name, check_pattern, escape
+from txlayer.errors import BusError, Closed, PayloadTooLarge, UsageError
+from txlayer.ports import Ack, Capabilities, WatchHandler
+from txlayer.presence import Holder
+from txlayer.receipt import Receipt
+
+if TYPE_CHECKING:
+    from paho.mqtt.properties import Properties
+
+_logger = logging.getLogger(__name__)
+_LEVEL = frozenset(chr(code) for code in range(33, 127)) - frozenset("/+#$")
+_MQTT_LARGEST = 268_435_455
+_ROOM_FOR_HEADERS = 1024
+_PRESENCE_KEEPALIVE = 5
+
+
+def open_bus(target: object, options: Mapping[str, Any]) -> MqttBus:
+    """Entry point."""
+    endpoint, read, client = read_target(target, options)
+    return MqttBus(endpoint, read, client)
+
+
+class MqttBus(BusBase):
+    """A bus on an MQTT broker."""
+
+    def __init__(self, endpoint: Endpoint, options: MqttOptions, own_client: Client | None = None) -> None:
+        super().__init__(options.name or str(endpoint), options.cloudevents)
+        self._endpoint = endpoint
+        self._options = options
+        self._own_client = own_client
+        self._envelope = options.protocol != "5"
+        self._topics: dict[str, Stream] = {}
+        self._client_ids = itertools.count(1)
+        self._router = Router(self._envelope)
+        self._main = self._new_session(own_client or self._new_client(), self._router)
+        self._main.open()
+        self._packet_limit = int(self._main.limits.get("MaximumPacketSize", _MQTT_LARGEST))
+        self._warn_of_limits()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        limit = self._options.max_payload or self._packet_limit - _ROOM_FOR_HEADERS
+        wildcards = self._main.limits.get("WildcardSubscriptionAvailable", 1) == 1
+        return Capabilities("publisher", True, not self._envelope, wildcards, limit)
+
+    @property
+    def native(self) -> Client:
+        return self._main.client
+
+    def topic(self, *levels: str) -> str:
+        return "/".join(escape(level, _LEVEL) for level in levels)
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        key: bytes | None = None,
+        type: str = "",
+    ) -> Receipt:
+        self._check_open()
+        main, size = self._main, len(payload)
+        with self._lock:
+            if main.waiting_bytes + size > self._options.buffer_bytes:
+                raise buffer_full(main.waiting_bytes, self._options.buffer_bytes)
+            stream = self._topics.get(topic) or self._stream(topic)
+            number = stream.number + 1
+            properties, body = self._encode(stream.id, number, payload, headers, key, type)
+            self._check_size(topic, size, body, properties)
+            stream.number = number
+            return main.send(Outgoing(topic, body, properties, False, size))
+
+    def announce(self, key: str, value: bytes | None) -> Receipt:
+        if self._closed:
+            raise Closed(f"bus {self._name} is closed")
+        topic, value = f"{DIRECTORY}/{key}", value or b""
+        check_name(topic)
+        with self._lock:
+            self._check_size(topic, len(value), value, None)
+            return self._main.send(Outgoing(topic, value, None, True, len(value)))
+
+    def watch(self, prefix: str, handler: WatchHandler | None = None) -> MqttWatch:
+        if self._closed:
+            raise Closed(f"bus {self._name} is closed")
+        watch = MqttWatch(self._main, self._router, prefix, handler, self._send_marker)
+        try:
+            watch.start(self._options.connect_timeout)
+        except BaseException:
+            watch.close()
+            raise
+        self._remember(watch)
+        return watch
+
+    def _encode(
+        self,
+        stream: bytes,
+        number: int,
+        payload: bytes,
+        headers: Mapping[str, str] | None,
+        key: bytes | None,
+        type: str,
+    ) -> tuple[Properties | None, bytes]:
+        now_us = time.time_ns() // 1000
+        if self._envelope:
+            attributes = metadata.cloud_attributes(stream, number, now_us, type)
+            return None, metadata.wrap(attributes, payload, headers or {}, key)
+        if self._cloudevents:
+            attributes = metadata.cloud_attributes(stream, number, now_us, type)
+            if key is not None:
+                attributes["partitionkey"] = key.decode("utf-8", "surrogateescape")
+            return cloud_event(attributes, headers), payload
+        packed = metadata.pack(stream, number, now_us, type.encode(), key)
+        return compact(metadata.to_text(packed), headers), payload
+
+    def _check_size(self, topic: str, size: int, body: bytes, properties: Properties | None) -> None:
+        limit = self._options.max_payload
+        if limit is not None and size > limit:
+            raise PayloadTooLarge(f"payload of {size} bytes: this bus takes at most {limit} (max_payload)")
+        packet = len(body) + len(topic) * 4 + (len(properties.pack()) if properties else 1) + 16
+        if packet > self._packet_limit:
+            # Handed to paho it would break the connection, be sent again, and block everything behind it for ever.
+            raise PayloadTooLarge(f"event of {size} bytes: the broker takes packets up to {self._packet_limit} bytes")
+
+    def _stream(self, topic: str) -> Stream:
+        if topic not in self._topics:
+            check_name(topic)
+            self._topics[topic] = self._streams.open()
+        return self._topics[topic]
+
+    def _open_subscription(
+        self, topics: Sequence[str], options: LaneOptions, holder: Holder | None
+    ) -> MqttSubscription:
+        for topic in topics:
+            check_pattern(topic)
+        lane = self._lane(options)
+        shares = holder is None and options.ack is Ack.AUTO and not self._router.overlaps(topics)
+        if shares:
+            subscription = MqttSubscription(topics, lane, None, self._main, self._router, None)
+        else:
+            subscription = self._separate_subscription(topics, options, lane, holder)
+        try:
+            subscription.start()
+        except BaseException:
+            subscription.close()
+            raise
+        return subscription
+
+    def _separate_subscription(
+        self, topics: Sequence[str], options: LaneOptions, lane: Any, holder: Holder | None
+    ) -> MqttSubscription:
+        if self._own_client is not None:
+            raise UsageError(
+                "a client of your own serves subscriptions without a durable name, with automatic acknowledgement and "
+                "without overlapping topics; for others open the bus by URL"
+            )
+        router = Router(self._envelope)
+        client, will = self._new_client(options.name if holder else None), None
+        if holder is not None:
+            will = Will(f"{DIRECTORY}/{DURABLE}/{options.name}", holder.will)
+        session = self._new_session(client, router, durable=holder is not None, will=will)
+        subscription = MqttSubscription(topics, lane, holder, session, router, session)
+        session.open()
+        return subscription
+
+    def _at_death(self, key: str, will: bytes) -> Callable[[], None]:
+        if self._own_client is not None:
+            return lambda: None  # heartbeats have to do
+        session = Session(
+            self._new_client(),
+            self._endpoint,
+            self._options,
+            will=Will(f"{DIRECTORY}/{key}", will),
+            keepalive=_PRESENCE_KEEPALIVE,
+        )
+        session.open()
+        return lambda: session.close(1.0)
+
+    def _shut_down(self, timeout: float) -> None:
+        self._main.close(timeout)
+
+    def _new_client(self, durable: str | None = None) -> Client:
+        name = self._options.name or "txlayer"
+        client_id = durable or f"{name}-{os.urandom(6).hex()}-{next(self._client_ids)}"
+        return make_client(self._endpoint, self._options, client_id, durable is not None)
+
+    def _new_session(
+        self, client: Client, router: Router, *, durable: bool = False, will: Will | None = None
+    ) -> Session:
+        return Session(
+            client,
+            self._endpoint,
+            self._options,
+            durable=durable,
+            will=will,
+            on_messages=router.route,
+            on_resume=router.on_resume,
+            on_ready=router.on_ready,
+            on_taken_over=router.on_taken_over,
+        )
+
+    def _send_marker(self, topic: str) -> None:
+        with self._lock:
+            self._main.send(Outgoing(topic, b"", None, False, 0))
+
+    def _warn_of_limits(self) -> None:
+        limits = self._main.limits
+        if limits.get("MaximumQoS", 2) == 0:
+            self._main.close(0.0)
+            raise BusError(f"{self._endpoint} allows only QoS 0: events cannot be acknowledged")
+        if limits.get("RetainAvailable", 1) == 0:
+            _logger.warning("%s keeps no retained messages: presence and latest values will not work", self._endpoint)
+        if limits.get("SessionExpiryInterval", NEVER_EXPIRES) < self._options.session_expiry:
+            _logger.warning("%s keeps sessions for %s s only", self._endpoint, limits["SessionExpiryInterval"])
+        if limits.get("ReceiveMaximum", 65_535) < 10:
+            _logger.warning("%s takes only %s publishes at a time", self._endpoint, limits["ReceiveMaximum"])

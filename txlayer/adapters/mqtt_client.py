@@ -1,0 +1,80 @@
+"""paho's client on a buffered socket, with the properties of an event left packed until somebody wants them.
+
+Decoding one user property takes paho as long as everything else about a received event, and building the empty object
+for it as long again. Here a PUBLISH is split where its parts end; paho decodes the properties when they are looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from txlayer.adapters.mqtt_properties import METADATA_PREFIX, varint
+from txlayer.adapters.mqtt_socket import BufferedSocket, no_delay
+
+
+class PackedProperties(Properties):
+    """Properties as they came; anything asked of them is answered by paho's own decoder."""
+
+    def __init__(self, packed: bytes) -> None:
+        object.__setattr__(self, "packed", packed)
+
+    @property
+    def metadata(self) -> bytes | None:
+        """The metadata as text, if they are the only property."""
+        packed: bytes = self.__dict__["packed"]
+        start = len(METADATA_PREFIX) + 2
+        if packed.startswith(METADATA_PREFIX) and len(packed) == start + int.from_bytes(packed[start - 2 : start]):
+            return packed[start:]
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        if "packetType" in self.__dict__:
+            raise AttributeError(name)
+        packed: bytes = self.__dict__["packed"]
+        Properties.__init__(self, PacketTypes.PUBLISH)
+        Properties.unpack(self, varint(len(packed)) + packed)
+        return getattr(self, name)
+
+
+class QuickClient(Client):
+    """A paho client for the loop of `mqtt_session`: acknowledges by hand, without Nagle's algorithm."""
+
+    def _create_socket(self) -> Any:
+        sock = super()._create_socket()
+        no_delay(sock)
+        return BufferedSocket(sock)
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        command, packet = self._in_packet["command"], bytes(self._in_packet["packet"])
+        qos = (command >> 1) & 3
+        topic_end = 2 + int.from_bytes(packet[:2])
+        place = topic_end + 2 if qos else topic_end
+        properties = _properties(packet, place)
+        if self._protocol != MQTTProtocolVersion.MQTTv5 or qos > 1 or properties is None or self.on_message is None:
+            return super()._handle_publish()  # what is rare, and what is malformed
+        start, end = properties
+        message = MQTTMessage(int.from_bytes(packet[topic_end:place]), packet[2:topic_end])
+        message.qos, message.dup, message.retain = qos, bool(command & 8), bool(command & 1)
+        message.payload = packet[end:]
+        message.properties = PackedProperties(packet[start:end])
+        message.timestamp = time.monotonic()
+        self.on_message(self, None, message)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+
+def _properties(packet: bytes, place: int) -> tuple[int, int] | None:
+    """Where the properties begin and end; None if the packet is too short for them."""
+    length = shift = 0
+    for digit in packet[place : place + 4]:
+        place += 1
+        length |= (digit & 0x7F) << shift
+        shift += 7
+        if not digit & 0x80:
+            return (place, place + length) if place + length <= len(packet) else None
+    return None

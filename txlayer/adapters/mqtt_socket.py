@@ -1,0 +1,79 @@
+"""A socket that reads ahead and writes in one piece.
+
+paho reads every packet byte by byte and writes each one by itself: three or four system calls for an event, and a
+wake-up of the broker for every acknowledgement. Between them and the kernel, a buffer makes that one call for many.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+_READ_BYTES = 64 * 1024
+_MOST_UNSENT = 1024 * 1024
+
+
+class BufferedSocket:
+    """Stands where paho has its socket. Whoever runs the client calls `flush` after paho has written."""
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        self._data = b""
+        self._place = 0
+        self._unsent = bytearray()
+
+    def recv(self, count: int) -> bytes:
+        place = self._place
+        if place == len(self._data):
+            self._data, self._place = self._sock.recv(_READ_BYTES), 0
+            place = 0
+        chunk = self._data[place : place + count]
+        self._place = place + len(chunk)
+        return chunk
+
+    def send(self, data: bytes) -> int:
+        if len(self._unsent) > _MOST_UNSENT:
+            raise BlockingIOError("the broker does not read")
+        self._unsent += data
+        return len(data)
+
+    def flush(self) -> bool:
+        """Write what is buffered; False if some is left because the kernel takes no more now."""
+        try:
+            while self._unsent:
+                sent = self._sock.send(self._unsent)
+                del self._unsent[:sent]
+        except (BlockingIOError, InterruptedError):
+            return False
+        return True
+
+    def pending(self) -> int:
+        """Bytes that are here and that no poll will tell of."""
+        decrypted = self._sock.pending() if hasattr(self._sock, "pending") else 0
+        return len(self._data) - self._place + int(decrypted)
+
+    def close(self) -> None:
+        try:
+            self.flush()  # the DISCONNECT is in there
+        except OSError:
+            self._unsent.clear()
+        self._sock.close()
+
+    def fileno(self) -> int:
+        return int(self._sock.fileno())
+
+    def setblocking(self, flag: bool) -> None:
+        self._sock.setblocking(flag)
+
+
+def no_delay(sock: Any) -> None:
+    if isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def flush(sock: Any) -> bool:
+    """Flush a socket if it is a buffered one; True if nothing is left."""
+    try:
+        return sock.flush() if isinstance(sock, BufferedSocket) else True
+    except OSError:
+        return True  # broken: the next read tells

@@ -1,0 +1,304 @@
+"""Subscriptions and watches of an MQTT session, and the router that gives each its messages."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from txlayer import metadata
+from txlayer.adapters.ack_window import AckWindow
+from txlayer.adapters.base import SubscriptionBase
+from txlayer.adapters.lane import Lane
+from txlayer.adapters.latest_values import LatestValueWatch
+from txlayer.adapters.memory_broker import below
+from txlayer.adapters.mqtt_client import PackedProperties
+from txlayer.adapters.topics import check_pattern, matches, overlap
+from txlayer.delivery import Delivery
+from txlayer.errors import BusError, DecodeError, NameTaken
+from txlayer.ports import WatchHandler
+from txlayer.presence import Holder
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import Client, MQTTMessage
+
+    from txlayer.adapters.mqtt_session import Filters, Session
+
+_logger = logging.getLogger(__name__)
+
+OWN = "txlayer/v1/"
+DIRECTORY = "txlayer/v1/dir"
+_SYNC = "txlayer/v1/sync"
+_SEND_RETAINED, _NO_RETAINED = 0, 2
+
+
+class Router:
+    """Gives each message of one session to the lane or the watches that want it, on the network thread."""
+
+    def __init__(self, envelope: bool) -> None:
+        self._envelope = envelope
+        self._lock = threading.Lock()
+        self._subscriptions: list[MqttSubscription] = []
+        self._watches: list[MqttWatch] = []
+        self._by_topic: dict[str, MqttSubscription | None] = {}
+
+    def overlaps(self, topics: Sequence[str]) -> bool:
+        """Whether a broker could send an event twice to this session, once for each of two subscriptions."""
+        with self._lock:
+            taken = [topic for subscription in self._subscriptions for topic in subscription.topics]
+        taken.append(f"{OWN}#")
+        return any(overlap(topic, other) for topic in topics for other in taken)
+
+    def enter(self, subscription: MqttSubscription) -> None:
+        with self._lock:
+            self._subscriptions = [*self._subscriptions, subscription]
+            self._by_topic = {}
+
+    def leave(self, subscription: MqttSubscription) -> None:
+        with self._lock:
+            self._subscriptions = [other for other in self._subscriptions if other is not subscription]
+            self._by_topic = {}
+
+    def forget_routes(self) -> None:
+        self._by_topic = {}
+
+    def enter_watch(self, watch: MqttWatch) -> None:
+        with self._lock:
+            self._watches = [*self._watches, watch]
+
+    def leave_watch(self, watch: MqttWatch) -> bool:
+        """True if no other watch needs the same filter."""
+        with self._lock:
+            self._watches = [other for other in self._watches if other is not watch]
+            return all(other.filter != watch.filter for other in self._watches)
+
+    def on_resume(self) -> None:
+        for watch in self._watches:
+            watch.begin_round()
+
+    def on_ready(self) -> None:
+        for watch in self._watches:
+            watch.end_round()
+
+    def on_taken_over(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.fail(NameTaken("another client connected under this durable name"))
+
+    def route(self, messages: list[MQTTMessage], window: AckWindow) -> None:
+        batch: list[Delivery] = []
+        target: MqttSubscription | None = None
+        for message in messages:
+            topic = message.topic
+            subscription = self._by_topic.get(topic) or self._find(topic)
+            if subscription is not target:
+                _hand_over(target, batch)
+                target, batch = subscription, []
+            if subscription is None or message.retain:  # MQTT 3.1.1 cannot be asked to leave out what is retained
+                self._route_own(message, topic, window)
+                continue
+            delivery = self._deliver(message, topic)
+            if message.qos:
+                window.receive(delivery, message.mid)
+            batch.append(delivery)
+        _hand_over(target, batch)
+
+    def _find(self, topic: str) -> MqttSubscription | None:
+        found = next((one for one in self._subscriptions if one.wants(topic)), None)
+        if len(self._by_topic) > 10_000:
+            self._by_topic = {}
+        self._by_topic[topic] = found
+        return found
+
+    def _route_own(self, message: MQTTMessage, topic: str, window: AckWindow) -> None:
+        """What is no event of a subscription: latest values, their end markers, and leftovers of an old session."""
+        if message.qos:
+            receipt = Delivery(topic, b"")
+            window.receive(receipt, message.mid)
+            receipt.ack()
+        for watch in self._watches:
+            watch.offer(topic, bytes(message.payload))
+
+    def _deliver(self, message: MQTTMessage, topic: str) -> Delivery:
+        payload = bytes(message.payload)
+        if self._envelope:
+            return _from_envelope(topic, payload, message)
+        properties = message.properties
+        text = properties.metadata if isinstance(properties, PackedProperties) else None
+        if text is not None:
+            return _with_key(Delivery(topic, payload, None, None, metadata.from_text(text), "", message))
+        pairs: list[tuple[str, str]] | None = getattr(properties, "UserProperty", None)
+        if not pairs:
+            return Delivery(topic, payload, native=message)
+        headers = dict(pairs)
+        packed = headers.pop(metadata.HEADER, None)
+        content_type = getattr(properties, "ContentType", None)
+        if content_type is not None:
+            headers["content-type"] = content_type
+        key = headers.get("partitionkey")
+        delivery = Delivery(topic, payload, None, headers, metadata.from_text(packed) if packed else None, "", message)
+        if packed is None and key is not None:
+            delivery.key = key.encode("utf-8", "surrogateescape")
+        return _with_key(delivery)
+
+
+def _hand_over(subscription: MqttSubscription | None, batch: list[Delivery]) -> None:
+    if subscription is not None and batch:
+        subscription.receive(batch)
+
+
+def _with_key(delivery: Delivery) -> Delivery:
+    key = metadata.packed_key(delivery.packed) if delivery.packed else None
+    if key is not None:
+        delivery.key = key
+    return delivery
+
+
+def _from_envelope(topic: str, data: bytes, message: MQTTMessage) -> Delivery:
+    opened = metadata.unwrap(data)
+    if opened is None:
+        return Delivery(topic, data, native=message)
+    attributes, payload, headers, key = opened
+    try:
+        packed = metadata.repack(attributes)
+    except DecodeError:
+        return Delivery(topic, payload, key, {**attributes, **headers}, native=message)
+    return Delivery(topic, payload, key, headers, packed, native=message)
+
+
+class MqttSubscription(SubscriptionBase):
+    """Topics of one session that go to one handler. `own_session` is closed with it."""
+
+    def __init__(
+        self,
+        topics: Sequence[str],
+        lane: Lane,
+        holder: Holder | None,
+        session: Session,
+        router: Router,
+        own_session: Session | None,
+    ) -> None:
+        super().__init__(topics, lane, holder)
+        self._session = session
+        self._router = router
+        self._own_session = own_session
+        router.enter(self)
+
+    @property
+    def native(self) -> Client:
+        return self._session.client
+
+    def start(self) -> None:
+        self._session.subscribe(self._filters(self._topics))
+
+    def add(self, *topics: str) -> None:
+        for topic in topics:
+            check_pattern(topic)
+        self._topics.update(topics)
+        self._router.forget_routes()
+        self._session.subscribe(self._filters(topics))
+
+    def remove(self, *topics: str) -> None:
+        gone = [topic for topic in topics if topic in self._topics]
+        self._topics.difference_update(topics)
+        self._router.forget_routes()
+        self._lane.keep_only(self.wants)
+        if gone:
+            self._session.unsubscribe(gone)
+
+    def wants(self, topic: str) -> bool:
+        """The layer's own topics only for those who name them."""
+        return any(
+            matches(pattern, topic) and (pattern.startswith(OWN) or not topic.startswith(OWN))
+            for pattern in list(self._topics)
+        )
+
+    def receive(self, batch: list[Delivery]) -> None:
+        self._lane.put(batch)
+        if self._own_session is None and not self._lane.full:
+            # Without a name nothing outlives this process anyway: what is in memory is as safe as it will be, and a
+            # slow handler must not close the window that it shares with other subscriptions.
+            for delivery in batch:
+                delivery.ack()
+
+    def _stop(self, forget: bool) -> None:
+        self._router.leave(self)
+        if self._own_session is not None:
+            self._own_session.close(1.0, forget=forget)
+        elif not self._session.closing:
+            try:
+                self._session.unsubscribe(self._topics)
+            except BusError as exc:
+                _logger.info("unsubscribing while the broker is away: %s", exc)
+
+    def _filters(self, topics: Sequence[str] | set[str]) -> Filters:
+        return {topic: self._session.filter_options(_NO_RETAINED) for topic in topics}
+
+
+class MqttWatch(LatestValueWatch):
+    """Retained messages below a prefix.
+
+    Nothing in MQTT says where the retained messages end, so a marker is sent behind them. What was there before a
+    reconnect and does not come again before the marker has been removed meanwhile.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        router: Router,
+        prefix: str,
+        handler: WatchHandler | None,
+        send_marker: Callable[[str], None],
+    ) -> None:
+        super().__init__(handler)
+        self.filter = f"{DIRECTORY}/{prefix.rstrip('/')}/#"
+        self._session = session
+        self._router = router
+        self._prefix = prefix
+        self._send_marker = send_marker
+        self._marker = f"{_SYNC}/{os.urandom(8).hex()}"
+        self._round = 0
+        self._seen: dict[str, int] = {}
+        self._complete = threading.Event()
+        router.enter_watch(self)
+
+    def start(self, timeout: float) -> None:
+        retained = self._session.filter_options(_SEND_RETAINED)
+        self._session.subscribe({self.filter: retained, self._marker: self._session.filter_options(_NO_RETAINED)})
+        self._send_marker(self._marker)
+        if not self._complete.wait(timeout):
+            raise BusError(f"the latest values below {self._prefix} did not come within {timeout} s")
+
+    def begin_round(self) -> None:
+        """Connected again: the broker is about to send all values anew."""
+        self._round += 1
+
+    def end_round(self) -> None:
+        self._send_marker(self._marker)
+
+    def offer(self, topic: str, value: bytes) -> None:
+        """A message of the session, perhaps for this watch; on the network thread."""
+        if topic == self._marker:
+            self._forget_unseen()
+            self._complete.set()
+            return
+        key = topic.removeprefix(f"{DIRECTORY}/")
+        if key is not topic and below(key, self._prefix):
+            self._seen[key] = self._round
+            self._set(key, value or None)
+
+    def _forget_unseen(self) -> None:
+        for key in [key for key, round in self._seen.items() if round < self._round]:
+            del self._seen[key]
+            self._set(key, None)
+
+    def _stop(self) -> None:
+        gone = [self._marker]
+        if self._router.leave_watch(self):
+            gone.append(self.filter)
+        if not self._session.closing:
+            try:
+                self._session.unsubscribe(gone)
+            except BusError as exc:
+                _logger.info("unwatching while the broker is away: %s", exc)

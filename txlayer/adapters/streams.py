@@ -1,0 +1,79 @@
+"""The numbers of events: given by the publisher's side, followed by the subscriber's."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass
+
+from txlayer.metadata import Position
+
+
+@dataclass
+class Stream:
+    """The events of this publisher on one topic (and partition). `number` is the last one given."""
+
+    id: bytes
+    number: int = 0
+
+
+class Streams:
+    """Makes the streams of one publisher: eight random bytes for the publisher, four that count its streams."""
+
+    def __init__(self) -> None:
+        self.publisher = os.urandom(8)
+        self._count = itertools.count(1)
+
+    def open(self) -> Stream:
+        return Stream(self.publisher + next(self._count).to_bytes(4))
+
+
+class StreamTracker:
+    """Follows the numbers of every stream that a subscription receives: what is missing, what came twice.
+
+    The first event of a stream sets its baseline. Bounded: beyond `max_streams` the stream that was first seen longest
+    ago is forgotten, and starts again with a new baseline.
+    """
+
+    def __init__(self, max_streams: int = 65_536, max_holes: int = 256) -> None:
+        self._next: dict[bytes, int] = {}
+        self._holes: dict[bytes, list[tuple[int, int]]] = {}
+        self._max_streams = max_streams
+        self._max_holes = max_holes
+
+    def see(self, position: Position) -> tuple[int, int] | bool:
+        """Enter an event. False: new, in its place. True: a duplicate. A pair: new, and these numbers are missing."""
+        stream, number = position
+        expected = self._next.get(stream)
+        if number == expected:
+            self._next[stream] = number + 1
+            return False
+        if expected is None:
+            self._start(stream, number)
+            return False
+        if number < expected:
+            return not self._fill(stream, number)
+        self._next[stream] = number + 1
+        holes = self._holes.setdefault(stream, [])
+        holes.append((expected, number - 1))
+        del holes[: -self._max_holes]
+        return expected, number - 1
+
+    def _start(self, stream: bytes, number: int) -> None:
+        if len(self._next) >= self._max_streams:
+            oldest = next(iter(self._next))
+            del self._next[oldest]
+            self._holes.pop(oldest, None)
+        self._next[stream] = number + 1
+
+    def _fill(self, stream: bytes, number: int) -> bool:
+        """Take a late number out of its hole; False if it is in none."""
+        holes = self._holes.get(stream, [])
+        for place, (first, last) in enumerate(holes):
+            if first <= number <= last:
+                rest = [(first, number - 1), (number + 1, last)]
+                holes[place : place + 1] = [hole for hole in rest if hole[0] <= hole[1]]
+                if not holes:
+                    del self._holes[stream]
+                return True
+        return False

@@ -1,0 +1,120 @@
+"""The command `txlayer`: formats what the library answers and decides nothing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from txlayer import dead_letters
+from txlayer.connect import connect
+from txlayer.errors import TxLayerError, UsageError
+from txlayer.presence import Roster
+
+Command = Callable[[argparse.Namespace, Console], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point. Exit status 0: done; 1: it failed; 2: the call was wrong."""
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    command: Command = args.command
+    try:
+        return command(args, Console())
+    except UsageError as exc:
+        print(f"txlayer: {exc}", file=sys.stderr)
+        return 2
+    except TxLayerError as exc:
+        print(f"txlayer: {exc}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="txlayer", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    demo = commands.add_parser("demo", help="events between sites, in one process, no server")
+    demo.set_defaults(command=_demo)
+
+    sites = commands.add_parser("sites", help="who is present on a bus")
+    sites.add_argument("--bus", required=True, help="mqtt://host:port, kafka://host:port")
+    sites.add_argument("--remove", metavar="NAME", help="delete the entry of a dead site")
+    sites.set_defaults(command=_sites)
+
+    dead = commands.add_parser("dead", help="events that a handler kept failing on")
+    actions = dead.add_subparsers(required=True, metavar="action")
+    for name, action, text in (
+        ("list", _dead_list, "show them"),
+        ("replay", _dead_replay, "publish one again, for the subscription that failed on it"),
+        ("remove", _dead_remove, "delete one for good"),
+    ):
+        sub = actions.add_parser(name, help=text)
+        sub.add_argument("--bus", required=True, help="mqtt://host:port, kafka://host:port")
+        if name == "list":
+            sub.add_argument("--subscription", metavar="NAME", help="only those of one durable name")
+        else:
+            sub.add_argument("id", nargs="+", help="as shown by `txlayer dead list`")
+        sub.set_defaults(command=action)
+    return parser
+
+
+def _demo(args: argparse.Namespace, console: Console) -> int:
+    from txlayer import demo
+
+    return demo.run(console)
+
+
+def _sites(args: argparse.Namespace, console: Console) -> int:
+    with connect(args.bus) as bus, Roster(bus) as roster:
+        if args.remove is not None:
+            roster.remove(args.remove)
+            console.print(f"removed {args.remove}")
+            return 0
+        table = Table("site", "standing", "incarnation", "life", "info")
+        for site in roster.sites():
+            info = ", ".join(f"{name}={value}" for name, value in sorted(site.info.items()))
+            table.add_row(site.name, site.standing.value, site.identity.incarnation, str(site.identity.life), info)
+    console.print(table)
+    return 0
+
+
+def _dead_list(args: argparse.Namespace, console: Console) -> int:
+    with connect(args.bus) as bus:
+        letters = dead_letters.letters(bus, args.subscription)
+    table = Table("id", "subscription", "topic", "bytes", "attempts", "when", "reason")
+    for letter in letters:
+        size = "-" if letter.payload is None else str(len(letter.payload))
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(letter.time))
+        table.add_row(letter.id, letter.subscription, letter.topic, size, str(letter.attempts), when, letter.reason)
+    console.print(table)
+    return 0
+
+
+def _dead_replay(args: argparse.Namespace, console: Console) -> int:
+    return _for_each_letter(args, console, dead_letters.replay, "replayed")
+
+
+def _dead_remove(args: argparse.Namespace, console: Console) -> int:
+    return _for_each_letter(args, console, dead_letters.remove, "removed")
+
+
+def _for_each_letter(args: argparse.Namespace, console: Console, action: Callable[..., None], done: str) -> int:
+    with connect(args.bus) as bus:
+        letters = {letter.id: letter for letter in dead_letters.letters(bus)}
+        unknown = [id for id in args.id if id not in letters]
+        if unknown:
+            raise UsageError(f"no dead letter {', '.join(unknown)}; `txlayer dead list` shows them")
+        for id in args.id:
+            action(bus, letters[id])
+            console.print(f"{done} {id}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""An event as a subscriber receives it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from txlayer import metadata
+from txlayer.errors import DecodeError
+from txlayer.metadata import Metadata, Position
+
+REPLAY_FOR = "txlayer-replay-for"
+"""Header of a replayed dead letter: the durable name that it is for, empty for subscriptions without a name."""
+
+
+class Window(Protocol):
+    """What an acknowledgement goes to."""
+
+    def settle(self, delivery: Delivery) -> None: ...
+
+
+class Delivery:
+    """One event at one subscriber. `ack()` tells the broker that it is safe here."""
+
+    __slots__ = (
+        "_cloud_prefix",
+        "_window",
+        "headers",
+        "key",
+        "native",
+        "packed",
+        "payload",
+        "redelivered",
+        "settled",
+        "token",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        payload: bytes,
+        key: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        packed: bytes | None = None,
+        cloud_prefix: str = "",
+        native: object = None,
+    ) -> None:
+        self.topic = topic
+        self.payload = payload
+        self.headers: dict[str, str] = {} if headers is None else headers
+        self.key = key
+        self.native = native
+        """The driver's own message."""
+        self.redelivered = False
+        """This subscription has been given the same event before."""
+        self.settled = False
+        self.packed = packed
+        """The compact metadata, as they came."""
+        self._cloud_prefix = cloud_prefix
+        self._window: Window | None = None
+        self.token = 0
+        """By what the adapter acknowledges it: packet id, offset."""
+
+    def held_by(self, window: Window, token: int) -> None:
+        """For adapters: `window` gets the acknowledgement."""
+        self._window = window
+        self.token = token
+
+    def ack(self) -> None:
+        """Acknowledge; from any thread, any number of times. One for a connection that is gone does nothing."""
+        window = self._window
+        if window is not None and not self.settled:
+            window.settle(self)
+
+    @property
+    def metadata(self) -> Metadata | None:
+        """What travelled beside the payload; None for the event of a publisher that sends nothing."""
+        if self.packed:
+            try:
+                return metadata.unpack(self.packed)[0]
+            except DecodeError:
+                return None
+        if metadata.is_cloud_event(self.headers, self._cloud_prefix):
+            return metadata.from_cloud_headers(self.headers, self._cloud_prefix)
+        return None
+
+    @property
+    def position(self) -> Position | None:
+        """Stream and number, where the publisher numbers its events."""
+        if self.packed:
+            return metadata.position(self.packed)
+        return metadata.cloud_position(self.headers, self._cloud_prefix) if self.headers else None
+
+    def __repr__(self) -> str:
+        return f"Delivery({self.topic!r}, {len(self.payload)} bytes)"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Events of one publisher on one topic that never came: numbers `first` to `last` of `stream`."""
+
+    topic: str
+    stream: str
+    first: int
+    last: int
