@@ -1,9 +1,9 @@
 """For a bus that loses messages: a bounded buffer and a time to live (TNO section 4, repaired).
 
 An event that has waited for its time to live, or the oldest one when the buffer is full, is delivered although
-something before it has not come. First whatever is buffered and comes before it is delivered, in order; then the clocks move to
-what its stamp says, and the numbers that were passed over are remembered. An event that comes after its place is
-delivered at once and flagged `out_of_order`, if it is one of those; otherwise it is a duplicate.
+something before it has not come. First whatever is buffered and comes before it is delivered, in order; then the
+clocks move to what its stamp says, and the numbers that were passed over are remembered. An event that comes after its
+place is delivered at once and flagged `out_of_order`, if it is one of those; otherwise it is a duplicate.
 """
 
 from __future__ import annotations

@@ -299,7 +299,10 @@ class Publisher:
 
     def _on_refused(self, message: Refused, now: float) -> list[Effect]:
         lane = self._lanes.get(message.topic)
-        if lane is None or message.about != "create" or message.epoch < self._epochs.get(message.host, 0):
+        claim = self.directory.claims.get(message.host)
+        if message.epoch < max(self._epochs.get(message.host, 0), claim.epoch if claim else 0):
+            return [Report(f"refused by a former holder of rank {message.host}, epoch {message.epoch}")]
+        if lane is None or message.about != "create":
             return [Report(f"{message.about} of {message.topic}: {message.reason}")]
         items = [item for request in lane.requests for item in request.items]
         return self._give_up(lane, [item for item in items if not item.released], message.reason, now)

@@ -35,7 +35,7 @@ class Registry:
         known = self.known.get(message.subscriber)
         if any(manager is None for manager in self.concerned(message)):
             return "a topic of this host that does not exist"
-        if known is not None and known.ranks and self.outdated(known, message):
+        if known is not None and self.outdated(known, message):
             return f"version {message.version} is older than {known.version}"
         live = known is not None and bool(known.ranks)
         kept = {*message.new} if message.refresh else {*message.new} & {*message.old}

@@ -207,10 +207,8 @@ class Subscriber:
                     self._operation.held.setdefault(topic, []).append(message)
 
     def _take(self, message: Event | Void, now: float) -> list[Effect]:
-        if isinstance(message, Event):
-            effects = self.buffer.take(message, now)
-        else:
-            effects = self.buffer.take_void(message, now)
+        buffer = self.buffer
+        effects = buffer.take(message, now) if isinstance(message, Event) else buffer.take_void(message, now)
         self._watch_halted(now)
         return effects
 
@@ -458,7 +456,6 @@ class Subscriber:
             for first, last in unplaced:
                 lane.unplaced.add(first, last)
         self._wanted = tuple(sorted(self.topics))
-        self.stopped = True
-        self._refresh_at = now
-        self._repeat_at = None
+        self.stopped = bool(self.topics)  # until the hosts confirm that they still have us
+        self._refresh_at = now if self.topics else None
         return [BusSubscribe(topic) for topic in self._wanted]

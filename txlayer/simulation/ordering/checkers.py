@@ -1,0 +1,141 @@
+"""What must be true of a history, read from what the subscribers' applications saw."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from txlayer.ordering.publisher import Publisher
+from txlayer.ordering.subscriber import Mode, Subscriber
+from txlayer.simulation.ordering.history import Id, Seen
+from txlayer.simulation.ordering.nodes import HostNode
+
+if TYPE_CHECKING:
+    from txlayer.simulation.ordering.world import World
+
+
+def check(world: World) -> None:
+    """All checkers; violations go into the history."""
+    order(world)
+    fifo(world)
+    duplicates(world)
+    nothing_missing(world)
+    at_rest(world)
+    same_sets(world)
+    if world.plan.causal:
+        causes(world)
+
+
+def order(world: World) -> None:
+    """Two events that two subscribers got, neither flagged, came in the same order (per topic, where that is all)."""
+    lists = {name: _in_order(seen.delivered) for name, seen in world.history.subscribers.items()}
+    names = list(lists)
+    for at, one in enumerate(names):
+        places = {seen.id: place for place, seen in enumerate(lists[one])}
+        for other in names[at + 1 :]:
+            common = [seen.id for seen in lists[other] if seen.id in places]
+            topics = sorted({id.topic for id in common}) if world.plan.mode is Mode.PER_TOPIC else [None]
+            for topic in topics:
+                _compare(world, one, other, places, [id for id in common if topic in (None, id.topic)])
+
+
+def _compare(world: World, one: str, other: str, places: dict[Id, int], common: list[Id]) -> None:
+    for before, after in pairwise(common):
+        if places[before] > places[after]:
+            world.history.violation(f"order: {other} got {before} before {after}, {one} the other way round")
+            return
+
+
+def _in_order(delivered: list[Seen]) -> list[Seen]:
+    first: dict[Id, Seen] = {}
+    for seen in delivered:
+        if not seen.out_of_order:
+            first.setdefault(seen.id, seen)
+    return list(first.values())
+
+
+def fifo(world: World) -> None:
+    """Events of one publisher on one topic come in the order of publication, unless they are flagged."""
+    for name, seen in world.history.subscribers.items():
+        last: dict[tuple[str, str], int] = {}
+        for one in seen.delivered:
+            key = (one.id.publisher, one.id.topic)
+            if not one.out_of_order and one.id.serial < last.get(key, 0):
+                world.history.violation(f"fifo: {name} got {one.id} after {last[key]}")
+            last[key] = max(last.get(key, 0), one.id.serial)
+        if world.plan.mode is not Mode.UNRELIABLE and any(one.out_of_order for one in seen.delivered):
+            world.history.violation(f"{name} got an event out of order")
+
+
+def duplicates(world: World) -> None:
+    """Nothing comes twice during one subscription."""
+    for name, seen in world.history.subscribers.items():
+        got: dict[Id, None] = {}
+        for place, one in enumerate(seen.delivered):
+            if one.id not in world.history.offered:
+                world.history.violation(f"{name} got {one.id}, which nobody published")
+            if one.id in got and place >= seen.starts.get(one.id.topic, 0):
+                world.history.violation(f"{name} got {one.id} twice")
+            if place >= seen.starts.get(one.id.topic, 0):
+                got[one.id] = None
+
+
+def nothing_missing(world: World) -> None:
+    """Who was subscribed before an event was published, and still is, has got it or was told of the gap."""
+    history = world.history
+    got_by = {name: {seen.id for seen in one.delivered} for name, one in history.subscribers.items()}
+    for id, offered in history.offered.items():
+        if id.publisher in history.dead and not offered.accepted and not any(id in got for got in got_by.values()):
+            continue
+        for name, one in history.subscribers.items():
+            since = one.since.get(id.topic)
+            if since is None or since > offered.at or id in got_by[name]:
+                continue
+            if world.plan.mode is Mode.UNRELIABLE and world.plan.bus_loss:
+                continue
+            numbers = history.numbers_of.get(id, ())
+            if not any(topic == id.topic and a <= n <= b for topic, a, b in one.gaps for n in numbers):
+                history.violation(f"missing: {name} has not got {id} (numbers {numbers})")
+
+
+def at_rest(world: World) -> None:
+    """Nothing waits any more."""
+    for name, node in world.nodes.items():
+        role = node.role
+        if isinstance(role, Subscriber):
+            if role.buffer.size or not role.at_rest:
+                halts = [(lane.topic, lane.clock, sorted(lane.items)[:3]) for lane in role.buffer.lanes.values()]
+                world.history.violation(f"{name} is not at rest: {role.buffer.size} buffered, {halts}")
+        elif isinstance(role, Publisher):
+            if node.alive and role.buffered:
+                world.history.violation(f"{name} still has {role.buffered} events")
+        elif isinstance(node, HostNode) and not node.host.serving:
+            world.history.violation(f"{name} does not serve")
+
+
+def same_sets(world: World) -> None:
+    """When no operation is under way, the hosts have a subscriber's set as it has it itself."""
+    for name in world.history.subscribers:
+        subscriber = world.nodes[name].role
+        assert isinstance(subscriber, Subscriber)
+        own = tuple(sorted(subscriber.topics.values()))
+        for node in world.nodes.values():
+            if not isinstance(node, HostNode) or not subscriber.at_rest:
+                continue
+            known = node.host.registry.known.get(name)
+            concerned = own if any(node.host.state.owns(rank) for rank in own) else ()
+            if (known.ranks if known else ()) != concerned:
+                world.history.violation(f"{node.name} has {known} of {name}, which has {own}")
+
+
+def causes(world: World) -> None:
+    """No subscriber gets an event before one that its publisher had published or seen before."""
+    for name, seen in world.history.subscribers.items():
+        places: dict[Id, int] = {}
+        for place, one in enumerate(seen.delivered):
+            places.setdefault(one.id, place)
+        for id, place in places.items():
+            for cause in world.history.offered[id].after:
+                if places.get(cause, -1) > place:
+                    world.history.violation(f"cause: {name} got {id} before {cause}")
+                    return
