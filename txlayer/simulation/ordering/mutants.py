@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from txlayer.errors import LogCorrupt
 from txlayer.ordering.bounded_buffer import BoundedBuffer
 from txlayer.ordering.delivery_buffer import DeliveryBuffer
 from txlayer.ordering.effects import Persist, Publish, Send
@@ -61,7 +62,7 @@ def find(name: str, first: int, seeds: int) -> str | None:
             for scenario in mutant.scenarios:
                 try:
                     violations = World(scenario, seed).run().violations
-                except AssertionError as exc:
+                except (AssertionError, LogCorrupt) as exc:
                     violations = [f"{type(exc).__name__}: {exc}"]
                 if violations:
                     return f"{scenario}/{seed}: {violations[0]}"

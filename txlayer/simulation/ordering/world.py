@@ -132,7 +132,7 @@ class World:
     def _start_subscriber(self, name: str) -> Node:
         plan = self.plan
         config = SubscriberConfig(
-            mode=plan.mode, repeat=0.1, resend=0.5, refresh=1.0, expiry=EXPIRY * 0.9, capacity=plan.capacity,
+            mode=plan.mode, repeat=0.1, resend=0.5, refresh=1.5, expiry=EXPIRY * 0.9, capacity=plan.capacity,
             time_to_live=0.2,
         )  # fmt: skip
         subscriber = Subscriber(name, config)
