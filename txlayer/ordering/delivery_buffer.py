@@ -30,6 +30,7 @@ class Lane:
     items: dict[int, Event | Void] = field(default_factory=dict)
     voids: Ranges = field(default_factory=Ranges)
     lost: Ranges = field(default_factory=Ranges)
+    doubtful: Ranges = field(default_factory=Ranges)
     unplaced: Ranges = field(default_factory=Ranges)
     known: int = 0
     checked: int = 0
@@ -107,9 +108,9 @@ class DeliveryBuffer:
             return [] if self.repeated(lane, void.first) else self._insert(lane, void.first, void)
         first = max(void.first, lane.clock + 1)
         for number in self.kept_from_void(lane, first, void.last):
-            self._void(lane, first, number - 1, void.lost)
+            self._void(lane, first, number - 1, void)
             first = number + 1
-        self._void(lane, first, void.last, void.lost)
+        self._void(lane, first, void.last, void)
         lane.known = max(lane.known, void.last)
         return [] if lane.parked else self._run([lane])
 
@@ -119,10 +120,12 @@ class DeliveryBuffer:
             return [number for number in range(first, last + 1) if number in lane.items]
         return sorted(number for number in lane.items if first <= number <= last)
 
-    def _void(self, lane: Lane, first: int, last: int, lost: bool) -> None:
+    def _void(self, lane: Lane, first: int, last: int, void: Void) -> None:
         lane.voids.add(first, last)
-        if lost:
+        if void.lost:
             lane.lost.add(first, last)
+        if void.doubtful:
+            lane.doubtful.add(first, last)
 
     def _run(self, ready: list[Lane]) -> list[Effect]:
         """Let lanes go as far as they can, and those that they set free."""
@@ -214,13 +217,14 @@ class DeliveryBuffer:
         effects.append(Deliver(lane.topic, event, late))
 
     def _step_over(self, lane: Lane, first: int, last: int, effects: list[Effect]) -> None:
-        for gap_first, gap_last in lane.lost.pairs() if lane.lost else ():
-            if gap_first <= last and gap_last >= first:
-                effects.append(Gap(lane.topic, max(first, gap_first), min(last, gap_last)))
+        for ranges, certain in ((lane.lost, True), (lane.doubtful, False)):
+            for gap_first, gap_last in ranges.pairs():
+                if gap_first <= last and gap_last >= first:
+                    effects.append(Gap(lane.topic, max(first, gap_first), min(last, gap_last), certain))
+            ranges.forget_below(last + 1)
         self._remember(lane, first, last)
         lane.clock = last
         lane.voids.forget_below(last + 1)
-        lane.lost.forget_below(last + 1)
 
     def _remember(self, lane: Lane, first: int, last: int) -> None:
         lane.unplaced.add(first, last)

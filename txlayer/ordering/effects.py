@@ -67,11 +67,20 @@ class Deliver(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """To the application: these numbers were lost and will not come."""
+    """To the application: these numbers were lost and will not come.
+
+    Not `certain`: a host that has restarted does not know whether there were events behind them.
+    """
 
     topic: str
     first: int
     last: int
+    certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A durable subscriber keeps its cursor before what follows is performed; others do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +123,7 @@ Effect: TypeAlias = (
     | BusUnsubscribe
     | Deliver
     | Gap
+    | Checkpoint
     | Changed
     | Accepted
     | Failed

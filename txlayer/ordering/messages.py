@@ -222,7 +222,8 @@ class Event(_Message, frozen=True):
 class Void(_Message, frozen=True):
     """On the bus, or straight to a subscriber that asks: these numbers are no events.
 
-    `lost`: they were, and nobody has them any more. Then the entries, if there are any, say what comes before.
+    `lost`: they were, and nobody has them any more. Then the entries, if it is `placed`, say what comes before.
+    `doubtful`: a host that has forgotten what it gave cannot tell.
     """
 
     rank: int
@@ -233,6 +234,7 @@ class Void(_Message, frozen=True):
     placed: bool = False
     ranks: tuple[int, ...] = ()
     values: tuple[int, ...] = ()
+    doubtful: bool = False
 
 
 AnyMessage: TypeAlias = (

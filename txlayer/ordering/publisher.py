@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 from txlayer.errors import Backpressure
@@ -33,6 +34,8 @@ from txlayer.ordering.messages import (
 from txlayer.ordering.timestamp import Stamp, fault_in, host_of
 
 PublisherEvent: TypeAlias = Tick | Offer | Handed | Claimed | Stamped | Acknowledged | Voided | Resend | Refused
+
+_CONFIRMED_AGAIN = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class _Lane:
     waiting: deque[_Item] = field(default_factory=deque)
     requests: deque[_Request] = field(default_factory=deque)
     releases: dict[int, _Release] = field(default_factory=dict)
+    reminders: dict[int, Published] = field(default_factory=dict)
 
     def idle(self) -> bool:
         return not (self.waiting or self.requests or self.releases)
@@ -124,8 +128,7 @@ class Publisher:
             case Refused():
                 return self._on_refused(event, now)
             case Claimed():
-                reason = self.directory.see(event)
-                return [] if reason is None else [Report(reason)]
+                return self._on_claimed(event, now)
             case Tick():
                 return self._on_tick(now)
 
@@ -133,6 +136,26 @@ class Publisher:
         """When to step this publisher with a tick, at the latest."""
         kept = self._kept_until[0][0] if self._kept_until else None
         return min((time for time in (self._times.next(), kept) if time is not None), default=None)
+
+    def _on_claimed(self, event: Claimed, now: float) -> list[Effect]:
+        known = self.directory.claims.get(event.host)
+        reason = self.directory.see(event)
+        if reason is not None:
+            return [Report(reason)]
+        if known is None or known.epoch == event.epoch:
+            return []
+        # The host has restarted and may have forgotten what it gave: tell it what was published.
+        lanes: dict[str, _Lane] = {}
+        for number in (key for _, key in islice(reversed(self._kept_until), _CONFIRMED_AGAIN)):
+            kept = self._kept.get(number)
+            if kept is not None and host_of(kept[0].stamp.rank) == event.host:
+                lane = lanes[number[0]] = self._lanes[number[0]]
+                _, seq, first, count = kept
+                if first not in lane.releases:
+                    lane.reminders[first] = Published(self.name, lane.topic, seq, first, count)
+        for topic in lanes:
+            self._times.arm(topic, now + self.config.repeat)
+        return [Send(event.name, message) for lane in lanes.values() for message in lane.reminders.values()]
 
     def _on_offer(self, event: Offer, now: float) -> list[Effect]:
         check_topic(event.topic)
@@ -269,23 +292,41 @@ class Publisher:
 
     def _on_acknowledged(self, message: Acknowledged, now: float) -> list[Effect]:
         lane = self._lanes.get(message.topic)
-        release = lane.releases.pop(message.first, None) if lane else None
-        if lane is None or release is None:
+        if lane is None or self._former(message):
+            return []
+        lane.reminders.pop(message.first, None)
+        release = lane.releases.pop(message.first, None)
+        if release is None:
             return []
         self.buffered -= len(release.items)
         effects: list[Effect] = [Accepted(lane.topic, item.serial) for item in release.items]
         return [*effects, *self._take_turns(now)]
 
+    def _former(self, message: Acknowledged | Voided) -> bool:
+        """Whether the word is that of a host that no longer holds the topic."""
+        home = self.directory.home(message.topic)
+        return home is not None and message.epoch < home.epoch
+
     def _on_voided(self, message: Voided, now: float) -> list[Effect]:
         lane = self._lanes.get(message.topic)
-        if lane is None:
+        if lane is None or self._former(message):
             return []
         release = lane.releases.pop(message.first, None)
         if release is not None:
             return self._start_over(lane, now, release.items)
+        reminder = lane.reminders.pop(message.first, None)
+        if reminder is not None:
+            return self._start_over(lane, now, self._taken_back(reminder))
         if message.generation == lane.generation and any(request.seq == message.seq for request in lane.requests):
             return self._start_over(lane, now)
         return []
+
+    def _taken_back(self, reminder: Published) -> list[_Item]:
+        """Events that were acknowledged by a host that has forgotten them, and has voided their numbers since."""
+        numbers = range(reminder.first, reminder.first + reminder.count)
+        kept = [self._kept[reminder.topic, number][0] for number in numbers if (reminder.topic, number) in self._kept]
+        self.buffered += len(kept)
+        return [_Item(event.serial, event.payload, None, released=True) for event in kept]
 
     def _on_resend(self, message: Resend) -> list[Effect]:
         home = self.directory.home(message.topic)
@@ -335,9 +376,10 @@ class Publisher:
             home = self.directory.home(lane.topic)
             name = f"host {home.name}" if home else "a host that claims the topic"
             return self._give_up(lane, overdue, f"no place in the order of {lane.topic}: no answer from {name}", now)
-        if not lane.idle():
+        if not lane.idle() or lane.reminders:
             self._times.arm(lane.topic, now + self.config.repeat)
-        effects: list[Effect] = []
+        home = self.directory.home(lane.topic)
+        effects: list[Effect] = [Send(home.name, message) for message in lane.reminders.values() if home]
         for release in list(lane.releases.values()):
             if not release.unhanded:
                 effects.extend(self._confirm(lane, release))

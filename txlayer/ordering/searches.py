@@ -43,7 +43,10 @@ class Searches:
         while number <= min(message.last, message.first + _AT_ONCE):
             end = manager.voided.end_of(number)
             if end is not None:
-                effects.append(Send(message.subscriber, Void(manager.rank, number, end, self.state.epoch)))
+                doubtful = manager.doubtful.end_of(number)
+                end = end if doubtful is None else min(end, doubtful)
+                void = Void(manager.rank, number, end, self.state.epoch, doubtful=doubtful is not None)
+                effects.append(Send(message.subscriber, void))
                 number = end
             else:
                 effects.extend(self._look_for(message.subscriber, manager, number, now))

@@ -27,6 +27,7 @@ from txlayer.ordering.effects import (
     BusSubscribed,
     BusUnsubscribe,
     Changed,
+    Checkpoint,
     Claimed,
     Effect,
     Failed,
@@ -83,6 +84,7 @@ class _Operation:
     old: tuple[int, ...]
     unsubscribed: dict[str, None]
     version: int = 0
+    saved: int = 0
     held: dict[str, list[Event | Void]] = field(default_factory=dict)
     renewal: bool = False
 
@@ -272,8 +274,13 @@ class Subscriber:
             operation.version = self.version
             for topic in operation.added:
                 self.buffer.expect(self.ranks[topic])
+        effects: list[Effect] = []
+        if operation.saved != operation.version:
+            operation.saved = operation.version
+            effects.append(Checkpoint())
         new = tuple(sorted(self.ranks[topic] for topic in operation.target))
-        return self._register(operation.version, new, operation.old, refresh=False, now=now, anew=operation.renewal)
+        register = self._register(operation.version, new, operation.old, False, now, operation.renewal)
+        return [*effects, *register]
 
     def _locate(self, topics: list[str]) -> list[Effect]:
         by_host: dict[str, list[str]] = {}
@@ -437,7 +444,7 @@ class Subscriber:
     # Durable subscribers
 
     def cursor(self) -> Cursor:
-        """What to keep, together with the consumed position. Not while an operation is under way."""
+        """What to keep, together with the consumed position. Topics that are being added are not in it."""
         lanes = [self.buffer.lanes[rank] for rank in self.topics.values()]
         return Cursor(
             self.version,

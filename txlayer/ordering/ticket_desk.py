@@ -201,10 +201,14 @@ class TicketDesk:
         """Numbers that a restart has skipped: nobody will confirm them any more."""
         self.unsure_until = None
         effects: list[Effect] = []
+        doubtful = not self.state.config.durable_tickets
         for manager in self.state.places:
             for first, last in manager.unsure.pairs():
                 manager.voided.add(first, last)
-                effects.append(Publish(manager.name, Void(manager.rank, first, last, self.state.epoch)))
+                if doubtful:
+                    manager.doubtful.add(first, last)
+                void = Void(manager.rank, first, last, self.state.epoch, doubtful=doubtful)
+                effects.append(Publish(manager.name, void))
             manager.unsure.forget_below(manager.reserved + 1)
         return effects
 
@@ -224,6 +228,7 @@ class TicketDesk:
         effects: list[Effect] = [self.state.persist(manager)] if durable else []
         manager.forget(tickets)
         manager.voided.forget_below(tickets[-1].first)
+        manager.doubtful.forget_below(tickets[-1].first)
         for ticket in tickets:
             if durable:
                 effects.append(Erase(f"ticket/{place_of(manager.rank)}/{ticket.first}"))

@@ -62,6 +62,7 @@ class TopicManager:
         "base_values",
         "by_first",
         "closed",
+        "doubtful",
         "history",
         "lines",
         "mark",
@@ -91,6 +92,7 @@ class TopicManager:
         self.history: list[Ticket] = []
         self.voided = Ranges()
         self.unsure = Ranges()
+        self.doubtful = Ranges()
         self.partners: dict[int, int] = {}
         self.whole = 0
         self.ranks: tuple[int, ...] = ()

@@ -313,7 +313,7 @@ def test_a_frame_out_of_turn_is_dropped() -> None:
 
 
 def test_a_restarted_host_serves_only_after_it_has_heard_what_passed_by() -> None:
-    a, b = lower_of_two()
+    _, b = lower_of_two()
     b.step(Locate("s", ("b.x",)), 0.0)
     b.step(create(1, topic="b.x"), 0.0)
     again = Host("a", 0, ("a.*",), "log-a", HostConfig())

@@ -42,7 +42,7 @@ class SubscriberHistory:
     delivered: list[Seen] = field(default_factory=list)
     since: dict[str, float] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
-    gaps: list[tuple[str, int, int]] = field(default_factory=list)
+    gaps: list[tuple[str, int, int, bool]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -37,21 +37,21 @@ class Mutant:
     name: str
     make: Callable[[Any], Any]
     scenarios: tuple[str, ...]
-    more: tuple[tuple[str, Callable[[Any], Any]], ...] = ()
+    more: tuple[tuple[type, str, Callable[[Any], Any]], ...] = ()
 
 
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
     """The bug is there as long as this is open."""
-    changes = ((mutant.name, mutant.make), *mutant.more)
-    originals = {name: mutant.target.__dict__[name] for name, _ in changes}
-    for name, make in changes:
-        setattr(mutant.target, name, make(originals[name]))
+    changes = ((mutant.target, mutant.name, mutant.make), *mutant.more)
+    originals = [(target, name, target.__dict__[name]) for target, name, _ in changes]
+    for (target, name, make), (_, _, original) in zip(changes, originals, strict=True):
+        setattr(target, name, make(original))
     try:
         yield
     finally:
-        for name, original in originals.items():
-            setattr(mutant.target, name, original)
+        for target, name, original in originals:
+            setattr(target, name, original)
 
 
 def find(name: str, first: int, seeds: int) -> str | None:
@@ -117,12 +117,12 @@ def _jumped_stamps_taken(original: Any) -> Any:
 
 
 def _second_number(original: Any) -> Any:
-    """A repeated request is a new one."""
+    """A repeated request takes another number, and the first one is forgotten."""
 
     def create(self: TicketDesk, message: Create, manager: TopicManager, now: float, effects: Any) -> Any:
         line = manager.lines.get(message.publisher)
         if line is not None and message.seq < line.expected and message.generation == line.generation:
-            line.expected = message.seq
+            self.state.counters.values[manager.slot] += message.count
         return original(self, message, manager, now, effects)
 
     return create
@@ -190,7 +190,7 @@ def _base_anywhere(original: Any) -> Any:
 
 
 def _base_before_mark(original: Any) -> Any:
-    return lambda self, ticket: 0 < self.base < ticket.first and ticket.ranks is self.base_ranks and not self.whole
+    return lambda self, ticket: 0 < self.base < ticket.first and ticket.ranks == self.base_ranks and not self.whole
 
 
 def _base_unconfirmed(original: Any) -> Any:
@@ -214,8 +214,14 @@ def _ahead_of_turn(original: Any) -> Any:
     return create
 
 
-def _void_forgotten(original: Any) -> Any:
-    return lambda self, ticket: [e for e in original(self, ticket) if not isinstance(e, Publish)]
+def _number_not_above(original: Any) -> Any:
+    def on_stamped(self: Publisher, message: Any, now: float) -> Any:
+        lane = self._lanes.get(message.topic)
+        if lane is not None:
+            lane.last_number = 0
+        return original(self, message, now)
+
+    return on_stamped
 
 
 def _void_wins(original: Any) -> Any:
@@ -343,14 +349,14 @@ MUTANTS: dict[str, Mutant] = {
     "clock updated with its own value": Mutant(DeliveryBuffer, "pass_item", _clock_keeps_its_value, ("static",)),
     "topics of others compared": Mutant(DeliveryBuffer, "blocked", _strangers_compared, ("static",)),
     "stamps jump over hosts": Mutant(
-        Host, "_upwards", _jumping_stamps, ("static", "storm"), (("_on_chained", _jumped_stamps_taken),)
+        Host, "_upwards", _jumping_stamps, ("chain",), ((Host, "_on_chained", _jumped_stamps_taken),)
     ),
     "a retry takes a second number": Mutant(TicketDesk, "create", _second_number, ("loss", "duplicates")),
-    "no void after the lease": Mutant(TicketDesk, "_void", _void_forgotten, ("publisher-crash", "loss")),
+    "no void after the lease": Mutant(TicketDesk, "expire", _constant([]), ("publisher-crash", "loss")),
     "a subscription raises counters": Mutant(Registry, "store", _counter_raised, _DYNAMIC),
     "a subscription overwrites the clock": Mutant(Subscriber, "_on_registered", _whole_clock_overwritten, _DYNAMIC),
     "pending baselines are not awaited": Mutant(DeliveryBuffer, "expect", _constant(None), _DYNAMIC),
-    "groups from two subscriptions": Mutant(TopicManager, "group", _groups_of_two, _DYNAMIC),
+    "groups from two subscriptions": Mutant(TopicManager, "group", _groups_of_two, ("unsubscribe",)),
     "equality for other topics": Mutant(DeliveryBuffer, "unmet", _equality, _ALL_STATIC),
     "numbers given twice after a restart": Mutant(Host, "_first_free", _no_restart_gap, ("lost-tail", "host-crash")),
     "duplicates are taken": Mutant(DeliveryBuffer, "repeated", _no_dedupe, ("duplicates",)),
@@ -367,7 +373,9 @@ MUTANTS: dict[str, Mutant] = {
     "base not before this number": Mutant(TopicManager, "usable_base", _base_anywhere, ("static", "loss", "stall")),
     "base before the last subscription": Mutant(TopicManager, "usable_base", _base_before_mark, _DYNAMIC),
     "base not confirmed": Mutant(TicketDesk, "_answer", _base_unconfirmed, ("stall", "publisher-crash", "loss")),
-    "requests ahead of their turn are taken": Mutant(TicketDesk, "create", _ahead_of_turn, ("loss", "static")),
+    "requests ahead of their turn are taken, answers too": Mutant(
+        TicketDesk, "create", _ahead_of_turn, ("loss", "stall"), ((Publisher, "_on_stamped", _number_not_above),)
+    ),
     "a void takes what is buffered": Mutant(DeliveryBuffer, "take_void", _void_wins, ("stall", "loss", "lost-tail")),
     "no guard time": Mutant(Publisher, "_too_late", _constant(False), ("stall",)),
     "published again under a new identity": Mutant(Publisher, "_start_over", _new_identity, ("stall", "loss", "mixed")),
@@ -375,9 +383,9 @@ MUTANTS: dict[str, Mutant] = {
     "numbers leave before they are durable": Mutant(HostNode, "take", _no_write_ahead, ("lost-tail", "host-crash")),
     "a topic's rank is not durable": Mutant(Host, "_new_topic", _rank_not_durable, ("new-topics", "host-crash")),
     "a restarted host has missed counters": Mutant(
-        Host, "_on_welcome", _nothing_heard_of_welcome, ("lost-tail", "host-crash")
+        Host, "_on_welcome", _nothing_heard_of_welcome, ("restarts", "lost-tail")
     ),
-    "a restarted host serves at once": Mutant(Host, "start", _serves_at_once, ("lost-tail", "host-crash")),
+    "a restarted host serves at once": Mutant(Host, "start", _serves_at_once, ("restarts",)),
     "links take frames out of turn": Mutant(DownLink, "takes", _link_reorders, ("chain-loss", "storm")),
     "lost events are not asked for": Mutant(Subscriber, "_ask_for", _never_asks, ("lost-events",)),
     "nobody declares what is lost": Mutant(Searches, "_declare", lambda original: _nothing_declared, ("lost-events",)),

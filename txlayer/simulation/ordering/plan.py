@@ -24,6 +24,8 @@ class Plan:
     client_loss: float = 0.0
     chain_loss: float = 0.0
     chain_reorder: bool = False
+    chain_delay: float = 0.02
+    burst: bool = False
     duplicate: float = 0.0
     bus_loss: float = 0.0
     bus_duplicate: float = 0.0
@@ -46,6 +48,7 @@ class Plan:
 
 SCENARIOS = (
     "static",
+    "chain",
     "subscribe",
     "unsubscribe",
     "storm",
@@ -55,6 +58,7 @@ SCENARIOS = (
     "stall",
     "host-crash",
     "lost-tail",
+    "restarts",
     "duplicates",
     "mixed",
     "causal",
@@ -95,6 +99,13 @@ def _static(plan: Plan, rng: Random) -> None:
     plan.chain_reorder = False
 
 
+def _chain(plan: Plan, rng: Random) -> None:
+    """Many stamps under way at once, on links of different length."""
+    plan.hosts, plan.topics, plan.batch, plan.chain_reorder = 4, rng.randint(4, 5), 1, False
+    plan.subscribers, plan.publishers = rng.randint(4, 6), rng.randint(4, 6)
+    plan.events, plan.burst, plan.chain_delay = rng.randint(40, 70), True, 0.1
+
+
 def _subscribe(plan: Plan, rng: Random) -> None:
     plan.changes = rng.randint(1, 6)
 
@@ -123,7 +134,7 @@ def _publisher_crash(plan: Plan, rng: Random) -> None:
 
 
 def _stall(plan: Plan, rng: Random) -> None:
-    plan.publisher_stalls, plan.client_loss = 0.05 + 0.2 * rng.random(), _rate(rng, 0.2)
+    plan.publisher_stalls, plan.client_loss = 0.1 + 0.3 * rng.random(), _rate(rng, 0.2)
 
 
 def _host_crash(plan: Plan, rng: Random) -> None:
@@ -134,6 +145,12 @@ def _host_crash(plan: Plan, rng: Random) -> None:
 def _lost_tail(plan: Plan, rng: Random) -> None:
     plan.host_crashes, plan.durable_tickets = rng.randint(1, 3), False
     plan.changes = rng.choice((0, 4))
+
+
+def _restarts(plan: Plan, rng: Random) -> None:
+    """Crashes among many stamps under way."""
+    _chain(plan, rng)
+    plan.hosts, plan.burst, plan.length, plan.host_crashes = rng.randint(2, 4), False, 1.0, rng.randint(2, 4)
 
 
 def _duplicates(plan: Plan, rng: Random) -> None:
@@ -198,6 +215,7 @@ def _forged(plan: Plan, rng: Random) -> None:
 
 _SHAPES = {
     "static": _static,
+    "chain": _chain,
     "subscribe": _subscribe,
     "unsubscribe": _unsubscribe,
     "storm": _storm,
@@ -207,6 +225,7 @@ _SHAPES = {
     "stall": _stall,
     "host-crash": _host_crash,
     "lost-tail": _lost_tail,
+    "restarts": _restarts,
     "duplicates": _duplicates,
     "mixed": _mixed,
     "causal": _causal,
