@@ -12,7 +12,7 @@ from txlayer.simulation.ordering import command, mutants
 from txlayer.simulation.ordering.plan import SCENARIOS
 from txlayer.simulation.ordering.world import World
 
-SEEDS = 140
+SEEDS = 125
 COMMAND = "txlayer.simulation.ordering.command"
 
 

@@ -212,7 +212,8 @@ class DeliveryBuffer:
         if self.seen.knows(publisher, lane.rank, serial):
             self.dropped += 1
             return
-        late = out_of_order or self.seen.overtaken(publisher, lane.rank, serial)
+        # Published again: whoever got it before the void has it in its first place, so here it is out of order.
+        late = out_of_order or event.again
         self.seen.add(publisher, lane.rank, serial)
         effects.append(Deliver(lane.topic, event, late))
 

@@ -211,12 +211,16 @@ class Chained(_Message, frozen=True):
 
 
 class Event(_Message, frozen=True):
-    """On the bus: (publisher, serial) on its topic is the identity of the event, whatever its number."""
+    """On the bus: (publisher, serial) on its topic is the identity of the event, whatever its number.
+
+    `again`: it was published before under a number that was voided then; some subscribers may have it from that time.
+    """
 
     publisher: str
     serial: int
     stamp: Stamp
     payload: bytes
+    again: bool = False
 
 
 class Void(_Message, frozen=True):

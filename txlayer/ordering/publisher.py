@@ -267,7 +267,7 @@ class Publisher:
         effects: list[Effect] = []
         for number, item in zip(numbers, request.items, strict=True):
             own = Stamp(stamp.rank, number, stamp.epoch, stamp.base, stamp.ranks, stamp.values)
-            event = Event(self.name, item.serial, own, item.payload)
+            event = Event(self.name, item.serial, own, item.payload, item.released)
             item.released = True
             self._kept[lane.topic, number] = (event, request.seq, first, count)
             self._kept_until.append((now + self.config.retention, (lane.topic, number)))

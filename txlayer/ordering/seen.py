@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 _HOLES = 1024
+_TRACKS = 65_536
 
 
 @dataclass(slots=True)
@@ -27,16 +28,13 @@ class Seen:
             return False
         return serial not in track.holes
 
-    def overtaken(self, publisher: str, rank: int, serial: int) -> bool:
-        """Whether a later event of the same publisher and topic was delivered before."""
-        track = self.tracks.get((publisher, rank))
-        return track is not None and serial < track.high
-
     def add(self, publisher: str, rank: int, serial: int) -> None:
         """The event is being delivered."""
         track = self.tracks.get((publisher, rank))
         if track is None:
             self.tracks[publisher, rank] = _Track(serial, serial)
+            if len(self.tracks) > _TRACKS:
+                del self.tracks[next(iter(self.tracks))]
         elif serial > track.high:
             for hole in range(max(track.high + 1, serial - _HOLES), serial):
                 track.holes[hole] = None

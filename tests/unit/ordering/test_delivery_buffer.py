@@ -86,11 +86,13 @@ def test_an_event_published_again_under_a_new_number_is_delivered_once() -> None
     assert b.lanes[0].clock == 2
 
 
-def test_an_event_published_again_after_a_later_one_is_flagged() -> None:
+def test_an_event_published_again_is_flagged_where_its_first_place_was_voided() -> None:
     b = buffer(0)
     b.take_void(Void(0, 1, 1, 1), 0.0)
-    b.take(event(0, 2, serial=2), 0.0)
-    (late,) = of(b.take(event(0, 3, serial=1), 0.0), fx.Deliver)
+    first = event(0, 3, serial=1)
+    (late,) = of(b.take(event(0, 2, serial=2), 0.0), fx.Deliver)
+    assert not late.out_of_order
+    (late,) = of(b.take(Event("p", 1, first.stamp, b"", again=True), 0.0), fx.Deliver)
     assert late.out_of_order
 
 

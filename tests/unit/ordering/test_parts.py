@@ -112,7 +112,6 @@ def test_an_event_is_seen_once_whatever_its_number() -> None:
     seen.add("p", 0, 6)
     seen.add("p", 0, 2)
     assert [serial for serial in range(1, 10) if seen.knows("p", 0, serial)] == [2, 5, 6, 8]
-    assert seen.overtaken("p", 0, 7)
     again = Seen()
     again.load(seen.dump())
     assert again == seen

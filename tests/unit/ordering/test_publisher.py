@@ -93,7 +93,7 @@ def test_after_a_void_the_same_event_is_published_under_a_new_number() -> None:
     (create,) = sent(p.step(Voided("a.x", 1, 1, 1, 1), 0.1), Create)
     assert create.generation == 2
     (event,) = published(p.step(stamped(9, create.seq, generation=2), 0.2), Event)
-    assert (event.serial, event.stamp.number) == (1, 9)
+    assert (event.serial, event.stamp.number, event.again) == (1, 9, True)
 
 
 def test_what_the_bus_lost_is_sent_again_under_the_same_number_until_it_is_forgotten() -> None:

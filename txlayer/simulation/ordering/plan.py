@@ -56,6 +56,7 @@ SCENARIOS = (
     "chain-loss",
     "publisher-crash",
     "stall",
+    "unbounded",
     "host-crash",
     "lost-tail",
     "restarts",
@@ -135,6 +136,11 @@ def _publisher_crash(plan: Plan, rng: Random) -> None:
 
 def _stall(plan: Plan, rng: Random) -> None:
     plan.publisher_stalls, plan.client_loss = 0.1 + 0.3 * rng.random(), _rate(rng, 0.2)
+
+
+def _unbounded(plan: Plan, rng: Random) -> None:
+    """Events are longer on the bus than the leases allow for."""
+    plan.bus_spread, plan.publisher_stalls, plan.client_loss = 1.2, 0.2 * rng.random(), 0.2 + 0.3 * rng.random()
 
 
 def _host_crash(plan: Plan, rng: Random) -> None:
@@ -223,6 +229,7 @@ _SHAPES = {
     "chain-loss": _chain_loss,
     "publisher-crash": _publisher_crash,
     "stall": _stall,
+    "unbounded": _unbounded,
     "host-crash": _host_crash,
     "lost-tail": _lost_tail,
     "restarts": _restarts,

@@ -26,7 +26,7 @@ from txlayer.simulation.ordering.nodes import Disk, HostNode, Node
 from txlayer.simulation.ordering.plan import Plan, draw
 
 GUARD, LEASE, EXPIRY = 0.4, 0.8, 4.0
-SETTLE = 9.0
+SETTLE = 6.0
 
 
 class World:
