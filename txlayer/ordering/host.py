@@ -268,8 +268,11 @@ class Host:
         return [Send(self.up.name, self.up.frame(self.state.rank, self.state.epoch, body))]
 
     def _on_chained(self, frame: Chained, now: float) -> list[Effect]:
-        if self.fenced is not None or self.down is None or not self.down.takes(frame, self.state.epoch):
+        if self.fenced is not None or self.down is None:
             return []
+        if not self.down.takes(frame, self.state.epoch):
+            # The sender has restarted, or has not heard that we have: begin the link anew.
+            return self._hello(now) if self._hello_at is None and self.down.outdated(frame, self.state.epoch) else []
         body = frame.body
         if isinstance(body, Welcome):
             return self._on_welcome(body)

@@ -44,6 +44,10 @@ class DownLink:
     epoch: int = 0
     seq: int = 0
 
+    def outdated(self, frame: Chained, own_epoch: int) -> bool:
+        """Whether the frame shows that the two ends do not mean the same link."""
+        return frame.host == self.host and (frame.session < own_epoch or frame.epoch > self.epoch)
+
     def takes(self, frame: Chained, own_epoch: int) -> bool:
         """Whether the frame is of this link and in turn."""
         if frame.host != self.host or frame.session != own_epoch or (frame.epoch, frame.seq) <= (self.epoch, self.seq):

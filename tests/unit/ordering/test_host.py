@@ -328,7 +328,7 @@ def test_a_restarted_host_serves_only_after_it_has_heard_what_passed_by() -> Non
 def test_frames_for_an_earlier_life_are_dropped() -> None:
     a, _ = lower_of_two()
     stale = Chained(1, 1, 0, 99, Welcome((), ()))
-    assert a.step(stale, 0.0) == []
+    assert sent(a.step(stale, 0.0), Hello) == [Hello(0, 1)], "the sender is told of this life"
     assert a.down is not None
     assert a.down.seq != 99
 

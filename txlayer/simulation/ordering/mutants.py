@@ -214,6 +214,16 @@ def _ahead_of_turn(original: Any) -> Any:
     return create
 
 
+def _leases_end_quietly(original: Any) -> Any:
+    def expire(self: TicketDesk, now: float) -> Any:
+        while self._leases and self._leases[0].until <= now:
+            self._leases.popleft()
+        self.unsure_until = None
+        return []
+
+    return expire
+
+
 def _number_not_above(original: Any) -> Any:
     def on_stamped(self: Publisher, message: Any, now: float) -> Any:
         lane = self._lanes.get(message.topic)
@@ -352,7 +362,7 @@ MUTANTS: dict[str, Mutant] = {
         Host, "_upwards", _jumping_stamps, ("chain",), ((Host, "_on_chained", _jumped_stamps_taken),)
     ),
     "a retry takes a second number": Mutant(TicketDesk, "create", _second_number, ("loss", "duplicates")),
-    "no void after the lease": Mutant(TicketDesk, "expire", _constant([]), ("publisher-crash", "loss")),
+    "no void after the lease": Mutant(TicketDesk, "expire", _leases_end_quietly, ("publisher-crash", "loss")),
     "a subscription raises counters": Mutant(Registry, "store", _counter_raised, _DYNAMIC),
     "a subscription overwrites the clock": Mutant(Subscriber, "_on_registered", _whole_clock_overwritten, _DYNAMIC),
     "pending baselines are not awaited": Mutant(DeliveryBuffer, "expect", _constant(None), _DYNAMIC),
