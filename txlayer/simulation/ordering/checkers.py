@@ -10,6 +10,9 @@ from txlayer.ordering.subscriber import Mode, Subscriber
 from txlayer.simulation.ordering.history import Id, Seen
 from txlayer.simulation.ordering.nodes import HostNode
 
+BOUND = 0.35
+"""An event may be on the bus for so long: less than the lease without the guard time of the worlds."""
+
 if TYPE_CHECKING:
     from txlayer.simulation.ordering.world import World
 
@@ -20,6 +23,7 @@ def check(world: World) -> None:
     fifo(world)
     duplicates(world)
     nothing_missing(world)
+    no_split(world)
     at_rest(world)
     same_sets(world)
     if world.plan.causal:
@@ -77,6 +81,7 @@ def duplicates(world: World) -> None:
         for place, one in enumerate(seen.delivered):
             if one.id not in world.history.offered:
                 world.history.violation(f"{name} got {one.id}, which nobody published")
+                continue
             if one.id in got and place >= seen.starts.get(one.id.topic, 0):
                 world.history.violation(f"{name} got {one.id} twice")
             if place >= seen.starts.get(one.id.topic, 0):
@@ -101,6 +106,21 @@ def nothing_missing(world: World) -> None:
             gaps = [gap for gap in one.gaps if gap[0] == id.topic and (gap[3] or doubt_counts)]
             if not any(first <= number <= last for _, first, last, _ in gaps for number in numbers):
                 history.violation(f"missing: {name} has not got {id} (numbers {numbers})")
+
+
+def no_split(world: World) -> None:
+    """Within the bound on the bus, who was there gets an event in its first place if anybody does."""
+    if world.plan.bus_spread > BOUND or world.plan.mode is Mode.UNRELIABLE:
+        return
+    first: dict[Id, str] = {}
+    for name, one in world.history.subscribers.items():
+        first.update((seen.id, name) for seen in one.delivered if not seen.out_of_order)
+    for name, one in world.history.subscribers.items():
+        for seen in one.delivered:
+            offered = world.history.offered.get(seen.id)
+            there = offered is not None and one.since.get(seen.id.topic, seen.at) <= offered.at
+            if seen.out_of_order and there and seen.id in first:
+                world.history.violation(f"split: {name} got {seen.id} late, {first[seen.id]} in its first place")
 
 
 def at_rest(world: World) -> None:

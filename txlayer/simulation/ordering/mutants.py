@@ -24,7 +24,7 @@ from txlayer.ordering.seen import Seen
 from txlayer.ordering.subscriber import Subscriber
 from txlayer.ordering.ticket_desk import TicketDesk
 from txlayer.ordering.timestamp import host_of
-from txlayer.ordering.topic_manager import DONE, VOID, Line, TopicManager
+from txlayer.ordering.topic_manager import DONE, VOID, TopicManager
 from txlayer.simulation.ordering.nodes import HostNode
 from txlayer.simulation.ordering.world import World
 
@@ -189,10 +189,6 @@ def _base_anywhere(original: Any) -> Any:
     return lambda self, ticket: 0 < self.base != ticket.first and ticket.ranks is self.base_ranks and not self.whole
 
 
-def _base_before_mark(original: Any) -> Any:
-    return lambda self, ticket: 0 < self.base < ticket.first and ticket.ranks == self.base_ranks and not self.whole
-
-
 def _base_unconfirmed(original: Any) -> Any:
     def answer(self: TicketDesk, ticket: Any) -> Any:
         effect = original(self, ticket)
@@ -200,18 +196,6 @@ def _base_unconfirmed(original: Any) -> Any:
         return effect
 
     return answer
-
-
-def _ahead_of_turn(original: Any) -> Any:
-    def create(self: TicketDesk, message: Create, manager: TopicManager, now: float, effects: Any) -> Any:
-        line = manager.lines.get(message.publisher)
-        if line is None:
-            line = manager.lines[message.publisher] = Line(message.publisher, message.generation, message.seq)
-        if message.generation == line.generation and message.seq > line.expected:
-            line.expected = message.seq
-        return original(self, message, manager, now, effects)
-
-    return create
 
 
 def _leases_end_quietly(original: Any) -> Any:
@@ -222,16 +206,6 @@ def _leases_end_quietly(original: Any) -> Any:
         return []
 
     return expire
-
-
-def _number_not_above(original: Any) -> Any:
-    def on_stamped(self: Publisher, message: Any, now: float) -> Any:
-        lane = self._lanes.get(message.topic)
-        if lane is not None:
-            lane.last_number = 0
-        return original(self, message, now)
-
-    return on_stamped
 
 
 def _void_wins(original: Any) -> Any:
@@ -366,7 +340,7 @@ MUTANTS: dict[str, Mutant] = {
     "a subscription raises counters": Mutant(Registry, "store", _counter_raised, _DYNAMIC),
     "a subscription overwrites the clock": Mutant(Subscriber, "_on_registered", _whole_clock_overwritten, _DYNAMIC),
     "pending baselines are not awaited": Mutant(DeliveryBuffer, "expect", _constant(None), _DYNAMIC),
-    "groups from two subscriptions": Mutant(TopicManager, "group", _groups_of_two, ("unsubscribe",)),
+    "groups from two subscriptions": Mutant(TopicManager, "group", _groups_of_two, ("pairs",)),
     "equality for other topics": Mutant(DeliveryBuffer, "unmet", _equality, _ALL_STATIC),
     "numbers given twice after a restart": Mutant(Host, "_first_free", _no_restart_gap, ("lost-tail", "host-crash")),
     "duplicates are taken": Mutant(DeliveryBuffer, "repeated", _no_dedupe, ("duplicates",)),
@@ -381,15 +355,11 @@ MUTANTS: dict[str, Mutant] = {
     "late duplicates are delivered again": Mutant(BoundedBuffer, "take", _late_again, ("time-to-live",)),
     "versions are not compared": Mutant(Registry, "outdated", _constant(False), ("duplicates", "storm", "mixed")),
     "base not before this number": Mutant(TopicManager, "usable_base", _base_anywhere, ("static", "loss", "stall")),
-    "base before the last subscription": Mutant(TopicManager, "usable_base", _base_before_mark, _DYNAMIC),
     "base not confirmed": Mutant(TicketDesk, "_answer", _base_unconfirmed, ("stall", "publisher-crash", "loss")),
-    "requests ahead of their turn are taken, answers too": Mutant(
-        TicketDesk, "create", _ahead_of_turn, ("loss", "stall"), ((Publisher, "_on_stamped", _number_not_above),)
-    ),
-    "a void takes what is buffered": Mutant(DeliveryBuffer, "take_void", _void_wins, ("stall", "loss", "lost-tail")),
+    "a void takes what is buffered": Mutant(DeliveryBuffer, "take_void", _void_wins, ("stall",)),
     "no guard time": Mutant(Publisher, "_too_late", _constant(False), ("stall",)),
-    "published again under a new identity": Mutant(Publisher, "_start_over", _new_identity, ("stall", "loss", "mixed")),
-    "not published again after a void": Mutant(Publisher, "_on_voided", _no_republishing, ("stall", "loss", "mixed")),
+    "published again under a new identity": Mutant(Publisher, "_start_over", _new_identity, ("mute",)),
+    "not published again after a void": Mutant(Publisher, "_on_voided", _no_republishing, ("unbounded", "mute")),
     "numbers leave before they are durable": Mutant(HostNode, "take", _no_write_ahead, ("lost-tail", "host-crash")),
     "a topic's rank is not durable": Mutant(Host, "_new_topic", _rank_not_durable, ("new-topics", "host-crash")),
     "a restarted host has missed counters": Mutant(

@@ -32,14 +32,26 @@ class Node:
     trace: Callable[[str, object], None]
     alive: bool = True
     planned: float | None = None
+    frozen: bool = False
+    backlog: list[object] = field(default_factory=list)
 
     def step(self, event: object) -> None:
         """Let the role take an event, and do what it asks for."""
         if not self.alive:
             return
+        if self.frozen:
+            self.backlog.append(event)
+            return
         self.trace(self.name, event)
         self.take(self.role.step(event, self.clock.now))
         self.plan()
+
+    def thaw(self) -> None:
+        """The process goes on; what came meanwhile comes now."""
+        self.frozen = False
+        backlog, self.backlog = self.backlog, []
+        for event in backlog:
+            self.step(event)
 
     def take(self, effects: list[Effect]) -> None:
         """Perform effects."""
@@ -58,7 +70,7 @@ class Node:
         if self.planned == due:
             self.planned = None
             self.step(Tick())
-            if self.alive:
+            if self.alive and not self.frozen:
                 self.plan()
 
 

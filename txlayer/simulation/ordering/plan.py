@@ -31,7 +31,9 @@ class Plan:
     bus_duplicate: float = 0.0
     bus_spread: float = 0.25
     publisher_crashes: int = 0
-    publisher_stalls: float = 0.0
+    freezes: int = 0
+    toggles: bool = False
+    mutes: int = 0
     host_crashes: int = 0
     durable_tickets: bool = False
     subscriber_crashes: int = 0
@@ -51,11 +53,13 @@ SCENARIOS = (
     "chain",
     "subscribe",
     "unsubscribe",
+    "pairs",
     "storm",
     "loss",
     "chain-loss",
     "publisher-crash",
     "stall",
+    "mute",
     "unbounded",
     "host-crash",
     "lost-tail",
@@ -115,6 +119,12 @@ def _unsubscribe(plan: Plan, rng: Random) -> None:
     plan.changes, plan.removals_only = rng.randint(1, 6), True
 
 
+def _pairs(plan: Plan, rng: Random) -> None:
+    """Two subscribers share a few topics, come and go, and events are long under way."""
+    plan.hosts, plan.topics, plan.subscribers = 1, rng.randint(2, 3), 2
+    plan.changes, plan.toggles, plan.events, plan.bus_spread = 14, True, rng.randint(40, 60), 0.3
+
+
 def _storm(plan: Plan, rng: Random) -> None:
     plan.changes, plan.subscribers, plan.publishers = rng.randint(10, 30), rng.randint(4, 7), rng.randint(2, 4)
 
@@ -135,12 +145,20 @@ def _publisher_crash(plan: Plan, rng: Random) -> None:
 
 
 def _stall(plan: Plan, rng: Random) -> None:
-    plan.publisher_stalls, plan.client_loss = 0.1 + 0.3 * rng.random(), _rate(rng, 0.2)
+    """Publishers stand still for about as long as a lease, some heard by nobody but the bus afterwards."""
+    plan.freezes, plan.mutes, plan.publishers = rng.randint(2, 6), rng.choice((0, 2, 4)), rng.randint(3, 5)
+    plan.client_loss, plan.bus_spread, plan.events = _rate(rng, 0.2), 0.3, rng.randint(30, 60)
+
+
+def _mute(plan: Plan, rng: Random) -> None:
+    """Publishers are heard by nobody but the bus for longer than a lease."""
+    plan.mutes = rng.randint(1, 4)
+    plan.changes = rng.choice((0, 3))
 
 
 def _unbounded(plan: Plan, rng: Random) -> None:
     """Events are longer on the bus than the leases allow for."""
-    plan.bus_spread, plan.publisher_stalls, plan.client_loss = 1.2, 0.2 * rng.random(), 0.2 + 0.3 * rng.random()
+    plan.bus_spread, plan.freezes, plan.mutes = 1.2, rng.randint(0, 4), rng.randint(1, 4)
 
 
 def _host_crash(plan: Plan, rng: Random) -> None:
@@ -169,7 +187,7 @@ def _mixed(plan: Plan, rng: Random) -> None:
     plan.client_loss, plan.chain_loss = _rate(rng, 0.2), _rate(rng, 0.2)
     plan.duplicate, plan.bus_duplicate = _rate(rng, 0.2), _rate(rng, 0.3)
     plan.publisher_crashes = rng.choice((0, 0, 1, 3))
-    plan.publisher_stalls = _rate(rng, 0.1)
+    plan.freezes, plan.mutes = rng.choice((0, 2)), rng.choice((0, 0, 1))
     plan.host_crashes, plan.durable_tickets = rng.choice((0, 1, 2)), rng.random() < 0.5
     plan.subscriber_crashes = rng.choice((0, 0, 2))
     plan.new_topics = rng.choice((0, 2))
@@ -224,11 +242,13 @@ _SHAPES = {
     "chain": _chain,
     "subscribe": _subscribe,
     "unsubscribe": _unsubscribe,
+    "pairs": _pairs,
     "storm": _storm,
     "loss": _loss,
     "chain-loss": _chain_loss,
     "publisher-crash": _publisher_crash,
     "stall": _stall,
+    "mute": _mute,
     "unbounded": _unbounded,
     "host-crash": _host_crash,
     "lost-tail": _lost_tail,

@@ -51,6 +51,7 @@ class World:
         self._lives = 0
         self._serials: dict[tuple[str, str], int] = {}
         self._cut: set[str] = set()
+        self._muted: set[str] = set()
         self.topics: list[str] = []
 
     def run(self) -> History:
@@ -145,7 +146,7 @@ class World:
     def _schedule(self) -> None:
         plan, rng = self.plan, self.rng
         for name in self.history.subscribers:
-            count = rng.randint(1, len(self.topics))
+            count = len(self.topics) if plan.toggles else rng.randint(1, len(self.topics))
             self._at(0.1 * rng.random(), self._want, name, tuple(rng.sample(self.topics, count)))
         start = 0.0 if rng.random() < 0.3 else 0.3
         span = 0.3 if plan.burst else plan.length - start
@@ -161,6 +162,8 @@ class World:
             (self._crash_host, plan.host_crashes),
             (self._crash_subscriber, plan.subscriber_crashes),
             (self._usurp, plan.zombies),
+            (self._mute, plan.mutes),
+            (self._freeze, plan.freezes),
         ):
             for _ in range(times):
                 self._at(0.2 + plan.length * rng.random(), happening)
@@ -190,10 +193,12 @@ class World:
         node.step(fx.Offer(topic, b"%d" % serial))
 
     def _change(self) -> None:
-        name = self.rng.choice(sorted(self.history.subscribers))
-        subscriber = self._subscriber(name)
-        now = list(subscriber._wanted)
-        if self.plan.removals_only:
+        name = "s1" if self.plan.toggles else self.rng.choice(sorted(self.history.subscribers))
+        now = list(self._subscriber(name)._wanted)
+        if self.plan.toggles:
+            whole = len(now) == len(self.topics)
+            topics = self.rng.sample(self.topics, len(self.topics) - whole)
+        elif self.plan.removals_only:
             topics = [topic for topic in now if self.rng.random() < 0.6]
         else:
             topics = self.rng.sample(self.topics, self.rng.randint(0, len(self.topics)))
@@ -274,6 +279,21 @@ class World:
         node.plan()
         self.bus.again(name)
 
+    def _freeze(self) -> None:
+        node = self.nodes[f"p{self.rng.randrange(self.plan.publishers)}"]
+        if self.faulty and not node.frozen:
+            self.history.faults["M4"] += 1
+            node.frozen = True
+            self._at(0.3 + 0.8 * self.rng.random(), node.thaw)
+
+    def _mute(self) -> None:
+        if not self.faulty:
+            return
+        self.history.faults["M5"] += 1
+        name = self.nodes[f"p{self.rng.randrange(self.plan.publishers)}"].name
+        self._muted.add(name)
+        self._at(0.9 + 0.6 * self.rng.random(), self._muted.discard, name)
+
     def _silence(self) -> None:
         name = self.rng.choice(sorted(self.history.subscribers))
         if not self.faulty:
@@ -305,7 +325,11 @@ class World:
             case fx.BusUnsubscribe():
                 self.bus.subscribers.get(effect.topic, {}).pop(node.name, None)
             case fx.Accepted():
-                self.history.offered[Id(node.name, effect.topic, effect.serial)].accepted = True
+                offered = self.history.offered.get(Id(node.name, effect.topic, effect.serial))
+                if offered is None:
+                    self.history.violation(f"{node.name} has {effect}, which it did not publish")
+                else:
+                    offered.accepted = True
             case fx.Failed():
                 self.history.violation(f"{node.name}: {effect}")
             case fx.Report():
@@ -333,7 +357,7 @@ class World:
     def _send(self, node: Node, to: str, message: AnyMessage) -> None:
         plan, rng, faults = self.plan, self.rng, self.history.faults
         chained = isinstance(message, Chained)
-        if node.name in self._cut or to in self._cut:
+        if node.name in self._cut or to in self._cut or node.name in self._muted:
             return
         if self.faulty and rng.random() < (plan.chain_loss if chained else plan.client_loss):
             faults["M1"] += 1
@@ -341,9 +365,6 @@ class World:
         if plan.wire:
             message = decode(encode(message))
         delay = 0.001 + (plan.chain_delay if chained else 0.02) * rng.random()
-        if self.faulty and plan.publisher_stalls and to.startswith("p") and rng.random() < plan.publisher_stalls:
-            faults["M4"] += 1
-            delay += 0.3 + 0.8 * rng.random()
         if chained and not plan.chain_reorder:
             delay = self._in_turn(node.name, to, delay)
         elif chained:
