@@ -121,8 +121,8 @@ def _unsubscribe(plan: Plan, rng: Random) -> None:
 
 def _pairs(plan: Plan, rng: Random) -> None:
     """Two subscribers share a few topics, come and go, and events are long under way."""
-    plan.hosts, plan.topics, plan.subscribers = 1, rng.randint(2, 3), 2
-    plan.changes, plan.toggles, plan.events, plan.bus_spread = 14, True, rng.randint(40, 60), 0.3
+    plan.hosts, plan.topics, plan.subscribers = rng.randint(1, 2), 2, 2
+    plan.changes, plan.toggles, plan.events, plan.bus_spread = 8, True, rng.randint(20, 40), 0.3
 
 
 def _storm(plan: Plan, rng: Random) -> None:
