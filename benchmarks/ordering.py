@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
         "python": platform.python_version(),
         "repetitions": args.repetitions,
         "stamps_per_second": stamps(args.seconds, args.repetitions),
+        "stamps_per_cpu_second": {str(size): _cpu(args.repetitions, size, args.seconds) for size in GROUPS},
         "subscriber": {"topics": by_topics(args.repetitions), "buffered": by_buffered(args.repetitions)},
     }
     if not args.json:
@@ -55,6 +56,16 @@ def stamps(seconds: float, repetitions: int) -> dict[str, dict[str, int]]:
         "log_blocks_batch_64": {str(size): _best(repetitions, size, seconds, "blocks", 64, False) for size in GROUPS},
         "log_tickets_batch_64": {str(size): _best(repetitions, size, seconds, "tickets", 64, True) for size in GROUPS},
     }
+
+
+def _cpu(repetitions: int, size: int, seconds: float) -> int:
+    """Without log and batching, per second of processor time: what a core gives when nobody shares it."""
+    rates = []
+    for _ in range(repetitions):
+        started = time.process_time()
+        rate = _stamps(size, seconds, None, 1, False)
+        rates.append(rate * seconds / (time.process_time() - started))
+    return round(max(rates))
 
 
 def _best(repetitions: int, size: int, seconds: float, log: str | None, batch: int, tickets: bool) -> int:

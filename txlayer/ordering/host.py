@@ -139,10 +139,11 @@ class Host:
     # Publishing
 
     def _on_create(self, message: Create, now: float) -> list[Effect]:
-        manager = self.state.topics.get(message.topic)
-        if not self.serving or manager is None or manager.refusal is not None:
+        state = self.state
+        manager = state.topics.get(message.topic)
+        if manager is None or manager.refusal is not None or self.behind or self.fenced is not None:
             return self._cannot_create(message, now)
-        if not 1 <= message.count <= self.state.config.largest_batch or message.low > message.seq:
+        if not 1 <= message.count <= state.config.largest_batch or message.low > message.seq:
             reason = f"{message.count} numbers from {message.seq} on, released below {message.low}"
             return self.state.refuse(message.publisher, "create", message.topic, reason)
         if manager.stale:
@@ -154,7 +155,7 @@ class Host:
         if ticket is None:
             return effects
         ticket.ranks = manager.ranks
-        values = manager.read(self.state.counters.values)
+        values = manager.read(state.counters.values)
         if manager.needs_up:
             fill = Fill(
                 self.state.rank, self.state.epoch, manager.rank, ticket.first, ticket.last, ticket.ranks,
@@ -199,9 +200,10 @@ class Host:
         manager = self.state.topics.get(message.topic)
         if manager is None:
             return self.state.refuse(message.publisher, "published", message.topic, "unknown topic")
-        if not self.serving:
+        if self.behind or self.fenced is not None:
             return []
-        self.searches.found(message, manager)
+        if self.searches.open:
+            self.searches.found(message, manager)
         return self.desk.published(message, manager, now)
 
     def _on_gone(self, message: Gone, now: float) -> list[Effect]:

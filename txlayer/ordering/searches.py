@@ -27,11 +27,11 @@ class _Search:
 class Searches:
     """What is being looked for."""
 
-    __slots__ = ("_open", "_times", "state")
+    __slots__ = ("_times", "open", "state")
 
     def __init__(self, state: HostState) -> None:
         self.state = state
-        self._open: dict[tuple[int, int], _Search] = {}
+        self.open: dict[tuple[int, int], _Search] = {}
         self._times: Deadlines[tuple[int, int]] = Deadlines()
 
     def missing(self, message: Missing, manager: TopicManager, now: float) -> list[Effect]:
@@ -60,17 +60,17 @@ class Searches:
         if ticket.state != DONE:
             return []  # its lease settles it
         key = (manager.rank, number)
-        search = self._open.get(key)
+        search = self.open.get(key)
         if search is not None:
             search.subscribers[subscriber] = None
             return []
-        self._open[key] = _Search(1, {subscriber: None})
+        self.open[key] = _Search(1, {subscriber: None})
         self._times.set(key, now + self.state.config.search)
         return [Send(ticket.line.publisher, Resend(manager.name, number))]
 
     def found(self, message: Published, manager: TopicManager) -> None:
         """The publisher has sent it again. Whoever still misses it asks again."""
-        for number in range(message.first, message.first + message.count) if self._open else ():
+        for number in range(message.first, message.first + message.count):
             self._end(manager, number)
 
     def gone(self, message: Gone, manager: TopicManager) -> list[Effect]:
@@ -84,7 +84,7 @@ class Searches:
         """Ask again; give up after a few times."""
         effects: list[Effect] = []
         for key in self._times.due(now):
-            manager, search = self.state.manager(key[0]), self._open[key]
+            manager, search = self.state.manager(key[0]), self.open[key]
             assert manager is not None
             ticket = manager.find(key[1])
             if ticket is None or search.asked >= self.state.config.searches:
@@ -106,7 +106,7 @@ class Searches:
     def _end(self, manager: TopicManager, number: int) -> _Search | None:
         key = (manager.rank, number)
         self._times.clear(key)
-        return self._open.pop(key, None)
+        return self.open.pop(key, None)
 
     def _lost(self, subscriber: str, manager: TopicManager, number: int) -> Effect:
         ticket, epoch = manager.find(number), self.state.epoch

@@ -40,15 +40,14 @@ class TicketDesk:
             if message.seq < line.expected:
                 self._again(message, line, effects)
             return None
-        values = self.state.counters.values
-        first = values[manager.slot] + 1
-        ticket = Ticket(
-            manager, line, message.generation, message.seq, first, message.count, now + self.state.config.lease
-        )
-        values[manager.slot] = ticket.last
-        if ticket.last > manager.reserved:
-            self._reserve(manager, ticket.last, effects)
-        line.expected = message.seq + message.count
+        state, slot = self.state, manager.slot
+        values = state.counters.values
+        first, seq, count = values[slot] + 1, message.seq, message.count
+        ticket = Ticket(manager, line, message.generation, seq, first, count, now + state.config.lease)
+        last = values[slot] = ticket.last
+        if last > manager.reserved:
+            self._reserve(manager, last, effects)
+        line.expected = seq + count
         manager.keep(ticket)
         self._leases.append(ticket)
         return ticket
@@ -107,7 +106,7 @@ class TicketDesk:
             return self.state.refuse(message.publisher, "published", manager.name, reason)
         if ticket.state == VOID:
             return [self._nack(ticket)]
-        effects: list[Effect] = self._void_rivals(ticket)
+        effects = [] if ticket.line.tickets.get(ticket.seq) is ticket else self._void_rivals(ticket)
         if ticket.state != DONE:
             ticket.state = DONE
             manager.rebase(ticket)

@@ -134,9 +134,9 @@ class TopicManager:
 
     def stamp(self, ticket: Ticket, epoch: int, deltas: bool) -> Stamp:
         """What the publisher attaches: all entries, or those that differ from the base."""
-        assert ticket.values is not None
         first, ranks, values = ticket.first, ticket.ranks, ticket.values
-        if not (deltas and self.usable_base(ticket)):
+        assert values is not None
+        if not (ranks and deltas and self.usable_base(ticket)):
             return Stamp(self.rank, first, epoch, 0, ranks, values)
         if values == self.base_values:
             return Stamp(self.rank, first, epoch, self.base)

@@ -345,6 +345,10 @@ class World:
             self.history.violation(f"{node.name} has a gap {effect}")
 
     def _reported(self, node: Node, effect: fx.Report) -> None:
+        """Run-time assertions of the roles count as violations, where no fault of the plan explains them."""
+        forgetful = self.plan.subscriber_crashes + self.plan.zombies
+        if "is not what is registered here" in effect.reason and not forgetful:
+            self.history.violation(f"{node.name}: {effect.reason}")
         if any(words in effect.reason for words in ("went back", "never given", "is bound to", "changed its rank")):
             self.history.violation(f"{node.name}: {effect.reason}")
         if (
