@@ -198,3 +198,8 @@ def test_a_full_bounded_buffer_makes_room_by_delivering_its_oldest() -> None:
     b = bounded(0, capacity=1)
     b.take(event(0, 2), 0.0)
     assert got(b.take(event(0, 5), 0.0)) == [(0, 2)]
+
+
+def test_numbers_that_a_restarted_host_cannot_account_for_are_an_uncertain_gap() -> None:
+    b = buffer(0)
+    assert of(b.take_void(Void(0, 1, 3, 2, doubtful=True), 0.0), fx.Gap) == [fx.Gap("t0", 1, 3, certain=False)]

@@ -411,3 +411,16 @@ def test_a_void_that_a_subscriber_misses_is_told_again() -> None:
 def test_a_number_that_was_never_given_is_not_declared_lost() -> None:
     a = with_topics("a.x")
     assert sent(a.step(Missing("s", 0, 1, 1), 0.0), Void) == []
+
+
+def test_numbers_skipped_by_a_restart_without_durable_tickets_are_in_doubt() -> None:
+    disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
+    durable(host(block=10).step(create(1), 0.0), disk)
+    again, _ = restarted(disk, block=10, lease=5.0)
+    assert [void.doubtful for void in published(again.step(fx.Tick(), 105.0), Void)] == [True]
+    assert [void.doubtful for void in sent(again.step(Missing("s", 0, 1, 1), 106.0), Void)] == [True]
+
+
+def test_a_host_with_its_limit_of_topics_refuses_another() -> None:
+    a = with_topics("a.x", topics=1)
+    assert "its limit" in sent(a.step(create(1, topic="a.y"), 0.0), Refused)[0].reason

@@ -158,3 +158,32 @@ def test_in_causal_mode_one_topic_follows_the_other() -> None:
     p.step(fx.Handed("a.x", 1), 0.0)
     effects = p.step(Acknowledged("a.x", 1, 1, 1), 0.1)
     assert [create.topic for create in sent(effects, Create)] == ["a.y"]
+
+
+def accepted(p: Publisher) -> None:
+    offer(p, b"1")
+    p.step(stamped(1, 1), 0.0)
+    p.step(fx.Handed("a.x", 1), 0.1)
+    p.step(Acknowledged("a.x", 1, 1, 1), 0.2)
+
+
+def test_a_host_that_has_restarted_is_reminded_until_it_answers() -> None:
+    p = publisher(repeat=0.5)
+    accepted(p)
+    reminder = Published("p", "a.x", 1, 1, 1)
+    assert sent(p.step(fx.Claimed(0, "a", 2, "log-a", ("a.*",)), 1.0), Published) == [reminder]
+    assert sent(p.step(fx.Tick(), 1.5), Published) == [reminder]
+    assert p.step(Acknowledged("a.x", 1, 1, 1), 1.6) == [], "the word of the former life does not count"
+    assert sent(p.step(fx.Tick(), 2.0), Published) == [reminder]
+    p.step(Acknowledged("a.x", 1, 1, 2), 2.1)
+    assert sent(p.step(fx.Tick(), 2.5), Published) == []
+
+
+def test_what_a_restarted_host_has_voided_is_published_again() -> None:
+    p = publisher()
+    accepted(p)
+    p.step(fx.Claimed(0, "a", 2, "log-a", ("a.*",)), 1.0)
+    (create,) = sent(p.step(Voided("a.x", 0, 1, 1, 2), 1.1), Create)
+    answer = stamped(9, create.seq, generation=create.generation, epoch=2)
+    (event,) = published(p.step(answer, 1.2), Event)
+    assert (event.serial, event.payload, event.again) == (1, b"1", True)

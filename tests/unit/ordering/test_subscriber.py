@@ -226,3 +226,13 @@ def test_a_topic_that_nobody_owns_fails_and_leaves_the_rest_as_it_was() -> None:
     assert of(effects, fx.BusUnsubscribe) == [fx.BusUnsubscribe("a.y")]
     assert got(s.step(event(0, 1), 0.0)) == [(0, 1)]
     assert s.at_rest
+
+
+def test_a_durable_subscriber_saves_before_its_new_set_leaves() -> None:
+    s = subscriber()
+    subscribed(s, {"a.x": (0, 0), "a.y": (1, 0)})
+    effects = s.step(fx.Want(("a.x",)), 1.0)
+    places = [type(effect).__name__ for effect in effects]
+    assert places.index("Checkpoint") < places.index("Send")
+    assert [topic for topic, _, _ in s.cursor().topics] == ["a.x"]
+    assert s.cursor().version == 2

@@ -353,7 +353,7 @@ MUTANTS: dict[str, Mutant] = {
     "forced delivery advances its own entry only": Mutant(BoundedBuffer, "befores", _own_entry_only, ("time-to-live",)),
     "skipped numbers are not remembered": Mutant(BoundedBuffer, "_skip", _nothing_remembered, ("time-to-live",)),
     "late duplicates are delivered again": Mutant(BoundedBuffer, "take", _late_again, ("time-to-live",)),
-    "versions are not compared": Mutant(Registry, "outdated", _constant(False), ("duplicates", "storm", "mixed")),
+    "versions are not compared": Mutant(Registry, "outdated", _constant(False), ("pairs",)),
     "base not before this number": Mutant(TopicManager, "usable_base", _base_anywhere, ("static", "loss", "stall")),
     "base not confirmed": Mutant(TicketDesk, "_answer", _base_unconfirmed, ("stall", "publisher-crash", "loss")),
     "a void takes what is buffered": Mutant(DeliveryBuffer, "take_void", _void_wins, ("stall",)),

@@ -123,6 +123,7 @@ def _pairs(plan: Plan, rng: Random) -> None:
     """Two subscribers share a few topics, come and go, and events are long under way."""
     plan.hosts, plan.topics, plan.subscribers = rng.randint(1, 2), 2, 2
     plan.changes, plan.toggles, plan.events, plan.bus_spread = 8, True, rng.randint(20, 40), 0.3
+    plan.duplicate = rng.choice((0.0, 0.4))
 
 
 def _storm(plan: Plan, rng: Random) -> None:
