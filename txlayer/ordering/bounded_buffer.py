@@ -28,6 +28,7 @@ class BoundedBuffer(DeliveryBuffer):
     skipped: dict[int, Ranges] = field(default_factory=dict)
     arrivals: deque[tuple[float, int, int]] = field(default_factory=deque)
     numbers: dict[int, list[int]] = field(default_factory=dict)
+    moved: dict[int, None] = field(default_factory=dict)
 
     def take(self, event: Event, now: float) -> list[Effect]:
         """An event has come: in time, late, or again."""
@@ -91,10 +92,12 @@ class BoundedBuffer(DeliveryBuffer):
                 break
         effects: list[Effect] = []
         self.force(rank, number, effects)
-        lanes = list(self.lanes.values())
-        for lane in lanes:
+        ready: list[Lane] = []
+        moved, self.moved = self.moved, {}
+        for lane in (self.lanes[rank] for rank in moved):
             lane.checked = 0
-        return [*effects, *self._run(lanes)]
+            ready.extend((lane, *self.woken(lane)))
+        return [*effects, *self._run(ready)]
 
     def force(self, rank: int, upto: int, effects: list[Effect]) -> None:
         """Bring a topic's clock to `upto`; deliver on the way what is buffered, with what comes before it."""
@@ -135,19 +138,19 @@ class BoundedBuffer(DeliveryBuffer):
         else:
             self._skip(lane, number - 1)
             lane.clock = number
+            self.moved[lane.rank] = None
         self.deliver(lane, event, effects, out_of_order=late)
 
     def _skip(self, lane: Lane, upto: int) -> None:
         if upto <= lane.clock:
             return
         skipped = self.skipped.setdefault(lane.rank, Ranges())
-        number = lane.clock + 1
-        while number <= upto:
-            end = lane.voids.end_of(number)
-            if end is None:
-                skipped.add(number, number)
-                number += 1
-            else:
-                number = end + 1
+        first = lane.clock + 1
+        for void_first, void_last in lane.voids.pairs():
+            skipped.add(first, min(void_first - 1, upto))
+            first = max(first, void_last + 1)
+        skipped.add(first, upto)
         skipped.forget_below(upto - _REMEMBERED)
+        lane.voids.forget_below(upto + 1)
         lane.clock = upto
+        self.moved[lane.rank] = None

@@ -42,6 +42,8 @@ from txlayer.ordering.timestamp import fault_in, fault_in_entries, host_of
 
 SubscriberEvent: TypeAlias = Tick | Want | BusSubscribed | Claimed | Located | Registered | Refused | Event | Void
 
+_AT_ONCE = 63
+
 
 class Mode(Enum):
     """What a subscriber is promised; see docs/ordering.md."""
@@ -203,10 +205,12 @@ class Subscriber:
         return [effect for message in early for effect in self._on_bus(message, now)]
 
     def _hold(self, rank: int, message: Event | Void) -> None:
-        if self._operation is not None:
-            for topic in self._operation.added:
-                if self.ranks.get(topic, rank) == rank:
-                    self._operation.held.setdefault(topic, []).append(message)
+        if self._operation is None:
+            return
+        for topic in self._operation.added:
+            held = self._operation.held.setdefault(topic, [])
+            if self.ranks.get(topic, rank) == rank and len(held) < self.config.capacity:
+                held.append(message)  # beyond the bound they are asked for again
 
     def _take(self, message: Event | Void, now: float) -> list[Effect]:
         buffer = self.buffer
@@ -438,8 +442,10 @@ class Subscriber:
         self._missing.set(rank, now + self.config.resend)
         if asked != number:
             return []
-        last = min(min(lane.items, default=lane.known + 1) - 1, lane.known, number + 63) if number else number
-        return [Send(host, Missing(self.name, rank, number, max(number, last)))]
+        last = number
+        while last < min(lane.known, number + _AT_ONCE) and last + 1 not in lane.items and last + 1 not in lane.voids:
+            last += 1
+        return [Send(host, Missing(self.name, rank, number, last))]
 
     # Durable subscribers
 
