@@ -47,6 +47,6 @@ class Bus:
         self.clock.after(0.001 + self.plan.bus_spread * self.rng.random(), lambda: self.deliver(name, body))
 
     def again(self, name: str) -> None:
-        """Everything that a durable subscriber has not consumed."""
+        """Everything that a durable subscriber has not consumed, in the order in which its queue holds it."""
         for _, body in self.stored[name]:
-            self._plan(name, body)
+            self.clock.after(0.0, lambda body=body: self.deliver(name, body))  # type: ignore[misc]
