@@ -34,6 +34,7 @@ class Lane:
     unplaced: Ranges = field(default_factory=Ranges)
     known: int = 0
     checked: int = 0
+    filled: int = 0
     parked: bool = False
     waiting: list[tuple[int, int]] = field(default_factory=list)
 
@@ -232,11 +233,17 @@ class DeliveryBuffer:
         lane.unplaced.forget_below(last - 4 * WINDOW)
 
     def missing(self, lane: Lane) -> int | None:
-        """The number that this lane cannot go on without, if it is known to exist and has not come."""
-        number = lane.clock + 1
-        if lane.known < number or number in lane.items or number in lane.voids:
-            return None
-        return number
+        """The first number that is known to exist and has not come."""
+        number = max(lane.clock, lane.filled) + 1
+        while number <= lane.known:
+            if number not in lane.items:
+                end = lane.voids.end_of(number)
+                if end is None:
+                    break
+                number = end
+            number += 1
+        lane.filled = number - 1  # each number is looked at once
+        return number if number <= lane.known else None
 
     def learn(self, rank: int, value: int) -> None:
         """So many numbers of a topic exist."""

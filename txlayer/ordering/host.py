@@ -270,7 +270,7 @@ class Host:
         return [Send(self.up.name, self.up.frame(self.state.rank, self.state.epoch, body))]
 
     def _on_chained(self, frame: Chained, now: float) -> list[Effect]:
-        if self.fenced is not None or self.down is None:
+        if self.fenced is not None or self.down is None or self._former(frame.host, frame.epoch):
             return []
         if not self.down.takes(frame, self.state.epoch):
             # The sender has restarted, or has not heard that we have: begin the link anew.
@@ -353,13 +353,20 @@ class Host:
         self._hello_at = now + self.state.config.repeat
         return [Send(self.down.name, Hello(self.state.rank, self.state.epoch))]
 
+    def _former(self, host: int, epoch: int) -> bool:
+        """Whether a newer holder of the rank is known. Links of two former hosts must not cross those of the new."""
+        claim = self.directory.claims.get(host)
+        return claim is not None and epoch < claim.epoch
+
     def _on_hail(self, message: Hail, now: float) -> list[Effect]:
-        return self._hello(now) if self.down is not None and self.down.host == message.host else []
+        if self.down is None or self.down.host != message.host or self._former(message.host, message.epoch):
+            return []
+        return self._hello(now)
 
     def _on_hello(self, message: Hello, now: float) -> list[Effect]:
         if self.up is None or self.up.host != message.host or not self.serving:
             return []
-        if not self.up.open(message.epoch):
+        if self._former(message.host, message.epoch) or not self.up.open(message.epoch):
             return [Report(f"host of rank {message.host} says hello in epoch {message.epoch}: a newer one holds it")]
         self._hail_at = None
         counters = self.state.counters

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from txlayer.ordering.bounded_buffer import BoundedBuffer
 from txlayer.ordering.deadlines import Deadlines
-from txlayer.ordering.delivery_buffer import DeliveryBuffer
+from txlayer.ordering.delivery_buffer import DeliveryBuffer, Lane
 from txlayer.ordering.directory import Directory, check_topic
 from txlayer.ordering.effects import (
     BusSubscribe,
@@ -38,6 +38,7 @@ from txlayer.ordering.effects import (
     Want,
 )
 from txlayer.ordering.messages import Event, Locate, Located, Missing, Refused, Register, Registered, Void
+from txlayer.ordering.ranges import Ranges
 from txlayer.ordering.timestamp import fault_in, fault_in_entries, host_of
 
 SubscriberEvent: TypeAlias = Tick | Want | BusSubscribed | Claimed | Located | Registered | Refused | Event | Void
@@ -442,10 +443,15 @@ class Subscriber:
         self._missing.set(rank, now + self.config.resend)
         if asked != number:
             return []
-        last = number
-        while last < min(lane.known, number + _AT_ONCE) and last + 1 not in lane.items and last + 1 not in lane.voids:
-            last += 1
-        return [Send(host, Missing(self.name, rank, number, last))]
+        return [Send(host, Missing(self.name, rank, *run)) for run in self._holes(lane, number)]
+
+    def _holes(self, lane: Lane, number: int) -> list[tuple[int, int]]:
+        """What is missing from `number` on, as far as it is asked for at once."""
+        holes = Ranges()
+        for one in range(number, min(lane.known, number + _AT_ONCE) + 1):
+            if one not in lane.items and one not in lane.voids:
+                holes.add(one, one)
+        return list(holes.pairs())
 
     # Durable subscribers
 

@@ -133,6 +133,11 @@ def test_the_buffer_knows_what_is_missing() -> None:
     assert b.missing(b.lanes[1]) == 1
     b.learn(0, 1)
     assert b.missing(b.lanes[0]) is None
+    b.take_void(Void(0, 2, 3, 1), 0.0)
+    b.learn(0, 5)
+    assert b.missing(b.lanes[0]) == 4
+    b.take(event(0, 4), 0.0)
+    assert b.missing(b.lanes[0]) == 5
 
 
 def one_history(events: list[tuple[int, ...]], topics: int) -> list[Event]:

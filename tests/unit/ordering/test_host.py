@@ -12,6 +12,7 @@ from txlayer.ordering.messages import (
     Chained,
     Complete,
     Fill,
+    Hail,
     Hello,
     Locate,
     Located,
@@ -331,6 +332,16 @@ def test_frames_for_an_earlier_life_are_dropped() -> None:
     assert sent(a.step(stale, 0.0), Hello) == [Hello(0, 1)], "the sender is told of this life"
     assert a.down is not None
     assert a.down.seq != 99
+
+
+def test_a_former_holder_of_a_neighbours_rank_is_not_linked_to() -> None:
+    a, b = lower_of_two()
+    a.step(fx.Claimed(1, "b", 5, "log-b", ("b.*",)), 0.0)
+    b.step(fx.Claimed(0, "a", 5, "log-a", ("a.*",)), 0.0)
+    assert a.step(Chained(1, 1, 1, 50, Welcome((), ())), 0.0) == []
+    assert a.step(Hail(1, 1), 0.0) == []
+    assert sent(b.step(Hello(0, 1), 0.0), Chained) == []
+    assert sent(b.step(Hello(0, 5), 0.0), Chained)
 
 
 def test_a_counter_that_goes_back_on_the_chain_is_refused() -> None:

@@ -104,6 +104,8 @@ def test_a_number_that_does_not_come_is_asked_for() -> None:
     assert sent(s.step(fx.Tick(), 2.9), Missing) == []
     assert sent(s.step(fx.Tick(), 3.0), Missing) == [Missing("s", 0, 1, 3)]
     assert sent(s.step(fx.Tick(), 5.0), Missing) == [Missing("s", 0, 1, 3)]
+    s.step(event(0, 2), 6.0)
+    assert sent(s.step(fx.Tick(), 7.0), Missing) == [Missing("s", 0, 1, 1), Missing("s", 0, 3, 3)]
 
 
 def test_a_loss_at_the_very_end_is_noticed_by_the_sign_of_life() -> None:

@@ -97,9 +97,9 @@ def nothing_missing(world: World) -> None:
     history = world.history
     got_by = {name: {seen.id for seen in one.delivered} for name, one in history.subscribers.items()}
     for id, offered in history.offered.items():
-        if id.publisher in history.dead and not offered.accepted:
-            if world.plan.bus_loss or not any(id in got for got in got_by.values()):
-                continue
+        seen_by_nobody = not any(id in got for got in got_by.values())
+        if id.publisher in history.dead and not offered.accepted and (world.plan.bus_loss or seen_by_nobody):
+            continue
         for name, one in history.subscribers.items():
             since = one.since.get(id.topic)
             if since is None or since > offered.at or id in got_by[name]:

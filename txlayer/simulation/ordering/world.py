@@ -60,7 +60,7 @@ class World:
         self._schedule()
         plan = self.plan
         self.clock.after(plan.length, self._heal)
-        end = plan.length + SETTLE
+        end = plan.length + (2 * SETTLE if plan.bus_loss else SETTLE)
         while True:
             upcoming = self.clock.next_time()
             if upcoming is None or upcoming > end:
