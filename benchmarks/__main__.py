@@ -6,7 +6,7 @@ import argparse
 import importlib
 import sys
 
-NAMES = ("passthrough",)
+NAMES = ("passthrough", "ordering")
 
 
 def main() -> int:

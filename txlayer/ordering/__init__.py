@@ -1,0 +1,1 @@
+"""Total notification order: the multistage sequencer and what its clients keep (TNO)."""

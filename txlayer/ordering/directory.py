@@ -1,0 +1,70 @@
+"""Which host owns a topic: claims by pattern, the most specific first.
+
+A pattern is a topic's name or a prefix that ends in `*`. Of two claims with the same pattern the newer epoch counts,
+then the higher rank: everybody who has seen the same claims comes to the same answer. Where views differ for a while
+the host itself refuses what it does not own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txlayer.errors import UsageError
+from txlayer.ordering.effects import Claimed, Neighbours
+
+
+def check_topic(topic: str) -> None:
+    """Refuse names that the ordered bus does not take."""
+    if not topic or any(sign in topic for sign in "*#+"):
+        raise UsageError(f"{topic!r}: the ordered bus takes no wildcards; name each topic")
+
+
+def covers(pattern: str, topic: str) -> bool:
+    """Whether the pattern claims the topic."""
+    return topic.startswith(pattern[:-1]) if pattern.endswith("*") else topic == pattern
+
+
+@dataclass(slots=True)
+class Directory:
+    """The claims seen so far, by rank."""
+
+    claims: dict[int, Claimed] = field(default_factory=dict)
+
+    def see(self, claim: Claimed) -> str | None:
+        """Take a claim in. Returns why it is refused, if it is."""
+        known = self.claims.get(claim.host)
+        if known is not None and claim.epoch < known.epoch:
+            return f"host {claim.name} (rank {claim.host}) is of epoch {claim.epoch}, {known.name} of {known.epoch}"
+        if known is not None and claim.epoch == known.epoch and claim.name != known.name:
+            return f"rank {claim.host} is claimed by {claim.name} and by {known.name} in epoch {claim.epoch}"
+        if known is not None and claim.incarnation != known.incarnation:
+            return f"rank {claim.host}: {claim.name} comes with another log ({claim.incarnation})"
+        self.claims[claim.host] = claim
+        return None
+
+    def home(self, topic: str) -> Claimed | None:
+        """Who owns the topic; None: nobody does."""
+        best: tuple[int, int, int, int] | None = None
+        owner = None
+        for claim in self.claims.values():
+            for pattern in claim.patterns:
+                if covers(pattern, topic):
+                    key = (not pattern.endswith("*"), len(pattern), claim.epoch, -claim.host)
+                    if best is None or key > best:
+                        best, owner = key, claim
+        return owner
+
+    def name_of(self, host: int) -> str | None:
+        """How to reach the host of this rank."""
+        claim = self.claims.get(host)
+        return claim.name if claim else None
+
+    def neighbours(self, host: int) -> Neighbours:
+        """The chain around a host."""
+        ranks = sorted(self.claims)
+        lower = next((rank for rank in ranks if rank > host), None)
+        upper = next((rank for rank in reversed(ranks) if rank < host), None)
+        return Neighbours(
+            None if lower is None else (lower, self.claims[lower].name),
+            None if upper is None else (upper, self.claims[upper].name),
+        )

@@ -1,0 +1,425 @@
+"""A host of topic managers: one link of the multistage sequencer (TNO 3.4, figures 15 to 19, repaired).
+
+Hosts form a chain by rank. A stamp that needs counters of higher-ranked hosts travels host by host over links that
+keep order, through every host in between, so that no two stamps overtake each other: FIFO links between the managers
+alone do not prevent that, and then three subscribers can wait for each other for ever. Subscriptions take the same
+way. Inside a host everything is a function call. Answers go straight home.
+
+Every start raises the epoch, durably, before the host says a word. Then it asks the next lower host for the counters
+that it may have missed, and only then serves. Messages of older epochs are dropped. A newer holder of the same rank
+fences this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from txlayer.errors import LogCorrupt
+from txlayer.ordering.directory import Directory
+from txlayer.ordering.effects import Claimed, Effect, Neighbours, Persist, Report, Send, Tick
+from txlayer.ordering.host_state import HostConfig, HostState
+from txlayer.ordering.link import DownLink, UpLink
+from txlayer.ordering.messages import (
+    Chained,
+    Complete,
+    Create,
+    Fill,
+    Gone,
+    Hail,
+    Hello,
+    Locate,
+    Located,
+    Missing,
+    Published,
+    Register,
+    Registered,
+    Welcome,
+)
+from txlayer.ordering.records import AnyRecord, EpochRecord, SubscriptionRecord, TicketRecord, TopicRecord
+from txlayer.ordering.registry import Registry
+from txlayer.ordering.searches import Searches
+from txlayer.ordering.ticket_desk import TicketDesk
+from txlayer.ordering.timestamp import fault_in_entries, host_of, place_of
+from txlayer.ordering.topic_manager import OPEN, TopicManager
+
+HostEvent: TypeAlias = (
+    Tick | Claimed | Neighbours | Locate | Create | Published | Gone | Register | Missing | Hail | Hello | Complete
+    | Chained
+)  # fmt: skip
+
+
+class Host:
+    """`step` takes what happened and returns what to do. Start it with `start`."""
+
+    def __init__(self, name: str, rank: int, patterns: tuple[str, ...], incarnation: str, config: HostConfig) -> None:
+        self.state = HostState(name, rank, config)
+        self.patterns = patterns
+        self.incarnation = incarnation
+        self.desk = TicketDesk(self.state)
+        self.registry = Registry(self.state)
+        self.searches = Searches(self.state)
+        self.directory = Directory()
+        self.up: UpLink | None = None
+        self.down: DownLink | None = None
+        self.behind = False
+        self.fenced: str | None = None
+        self._hello_at: float | None = None
+        self._hail_at: float | None = None
+        self._handlers: dict[type, Callable[..., list[Effect]]] = {
+            Create: self._on_create,
+            Published: self._on_published,
+            Chained: self._on_chained,
+            Complete: self._on_complete,
+            Locate: self._on_locate,
+            Register: self._on_register,
+            Missing: self._on_missing,
+            Gone: self._on_gone,
+            Hail: self._on_hail,
+            Hello: self._on_hello,
+            Tick: self._on_tick,
+            Claimed: self._on_claimed,
+            Neighbours: self._on_neighbours,
+        }
+
+    def step(self, event: HostEvent, now: float) -> list[Effect]:
+        """One event in, effects out."""
+        return self._handlers[type(event)](event, now)
+
+    @property
+    def serving(self) -> bool:
+        """Whether numbers may be given: not fenced, and nothing missed that had passed by."""
+        return self.fenced is None and not self.behind
+
+    def claim(self) -> Claimed:
+        """What the directory shows of this host."""
+        state = self.state
+        return Claimed(state.rank, state.name, state.epoch, self.incarnation, self.patterns)
+
+    def start(self, records: Iterable[AnyRecord], neighbours: Neighbours, now: float) -> list[Effect]:
+        """Begin a life, from what the log holds."""
+        records = list(records)
+        epochs = [record.epoch for record in records if isinstance(record, EpochRecord)]
+        self.state.epoch = max(epochs, default=0) + 1
+        self._restore(records, now)
+        self.behind = bool(epochs) and neighbours.lower is not None
+        effects: list[Effect] = [Persist("epoch", EpochRecord(self.state.epoch))]
+        effects.extend(self._on_claimed(self.claim(), now))
+        effects.extend(self._on_neighbours(neighbours, now))
+        if self.state.config.durable_tickets:
+            effects.extend(self.desk.void_unsure())  # whatever was answered is in the log
+        else:
+            self.desk.unsure_until = now + self.state.config.lease
+        return effects
+
+    def _restore(self, records: list[AnyRecord], now: float) -> None:
+        state = self.state
+        topics = sorted((record for record in records if isinstance(record, TopicRecord)), key=lambda r: r.rank)
+        for record in topics:
+            manager = state.add_topic(record.name)
+            if manager.rank != record.rank:
+                raise LogCorrupt(f"topic {record.name} has rank {record.rank}, its place in the log is {manager.rank}")
+            manager.reserved, manager.closed = record.reserved, record.closed
+            manager.unsure.add(record.closed + 1, record.reserved)
+            state.counters.values[manager.slot] = self._first_free(record) - 1
+            manager.mark = state.given(manager)
+        tickets = (record for record in records if isinstance(record, TicketRecord))
+        for ticket in sorted(tickets, key=lambda ticket: (ticket.rank, ticket.first)):
+            home = state.places[place_of(ticket.rank)]
+            self.desk.restore(ticket, home, now)
+            for number in range(ticket.first, ticket.first + ticket.count):
+                home.unsure.remove(number)
+        for subscription in (record for record in records if isinstance(record, SubscriptionRecord)):
+            self.registry.restore(subscription, now)
+
+    def _first_free(self, record: TopicRecord) -> int:
+        # What was given of the block is not known: go on behind it.
+        return record.reserved + 1
+
+    # Publishing
+
+    def _on_create(self, message: Create, now: float) -> list[Effect]:
+        state = self.state
+        manager = state.topics.get(message.topic)
+        if manager is None or manager.refusal is not None or self.behind or self.fenced is not None:
+            return self._cannot_create(message, now)
+        if not 1 <= message.count <= state.config.largest_batch or message.low > message.seq:
+            reason = f"{message.count} numbers from {message.seq} on, released below {message.low}"
+            return self.state.refuse(message.publisher, "create", message.topic, reason)
+        if manager.stale:
+            self.state.regroup(manager)
+        if manager.needs_up and not (self.up and self.up.session):
+            return []  # no way up the chain yet: the publisher asks again
+        effects: list[Effect] = []
+        ticket = self.desk.create(message, manager, now, effects)
+        if ticket is None:
+            return effects
+        ticket.ranks = manager.ranks
+        values = manager.read(state.counters.values)
+        if manager.needs_up:
+            fill = Fill(
+                self.state.rank, self.state.epoch, manager.rank, ticket.first, ticket.last, ticket.ranks,
+                self._blanked(ticket.ranks, values),
+            )  # fmt: skip
+            effects.extend(self._upwards(fill))
+        else:
+            self.desk.complete(ticket, values, effects)
+        return effects
+
+    def _blanked(self, ranks: tuple[int, ...], values: tuple[int, ...]) -> tuple[int, ...]:
+        own = self.state.rank
+        return tuple(value if host_of(rank) >= own else 0 for rank, value in zip(ranks, values, strict=True))
+
+    def _cannot_create(self, message: Create, now: float) -> list[Effect]:
+        if self.behind and self.fenced is None:
+            return []  # soon
+        reason = self._refusal(message.topic)
+        if reason is not None:
+            return self.state.refuse(message.publisher, "create", message.topic, reason)
+        effects = self._new_topic(message.topic)
+        effects.extend(self._on_create(message, now))
+        return effects
+
+    def _refusal(self, topic: str) -> str | None:
+        if self.fenced is not None:
+            return self.fenced
+        owner = self.directory.home(topic)
+        if owner is None:
+            return f"no host claims topic {topic!r}"
+        if owner.host != self.state.rank:
+            return f"topic {topic!r} belongs to host {owner.name} (rank {owner.host}, epoch {owner.epoch})"
+        if topic not in self.state.topics and len(self.state.places) >= self.state.config.topics:
+            return f"host {self.state.name} has {len(self.state.places)} topics, its limit"
+        return None
+
+    def _new_topic(self, topic: str) -> list[Effect]:
+        # Its rank is durable before its first number: the driver holds what follows.
+        return [self.state.persist(self.state.add_topic(topic))]
+
+    def _on_published(self, message: Published, now: float) -> list[Effect]:
+        manager = self.state.topics.get(message.topic)
+        if manager is None:
+            return self.state.refuse(message.publisher, "published", message.topic, "unknown topic")
+        if self.behind or self.fenced is not None:
+            return []
+        if self.searches.open:
+            self.searches.found(message, manager)
+        return self.desk.published(message, manager, now)
+
+    def _on_gone(self, message: Gone, now: float) -> list[Effect]:
+        manager = self.state.topics.get(message.topic)
+        return [] if manager is None else self.searches.gone(message, manager)
+
+    def _on_missing(self, message: Missing, now: float) -> list[Effect]:
+        manager = self.state.manager(message.rank)
+        if not self.serving:
+            return []
+        if manager is None:
+            return self.state.refuse(message.subscriber, "missing", "", f"no topic of rank {message.rank} here")
+        return self.searches.missing(message, manager, now)
+
+    # Subscribing
+
+    def _on_locate(self, message: Locate, now: float) -> list[Effect]:
+        if self.behind and self.fenced is None:
+            return []
+        effects: list[Effect] = []
+        for topic in message.topics:
+            reason = self._refusal(topic)
+            if reason is not None:
+                return self.state.refuse(message.sender, "locate", topic, reason)
+            if topic not in self.state.topics:
+                effects.extend(self._new_topic(topic))
+        ranks = tuple(self.state.topics[topic].rank for topic in message.topics)
+        return [*effects, Send(message.sender, Located(self.state.rank, self.state.epoch, message.topics, ranks))]
+
+    def _on_register(self, message: Register, now: float) -> list[Effect]:
+        """A subscription, from the subscriber itself or up the chain."""
+        if not self.serving:
+            return []
+        reason = self.registry.fault_in(message)
+        if reason is not None:
+            current = self.registry.version_of(message.subscriber)
+            return self.state.refuse(message.subscriber, "register", "", reason, message.version, current)
+        higher = any(host_of(rank) < self.state.rank for rank in (*message.new, *message.old))
+        if higher and not (self.up and self.up.session):
+            return []
+        for rank, value in zip(message.ranks, message.values, strict=False):
+            if host_of(rank) > self.state.rank:
+                self.state.counters.raise_to(rank, value)
+        effects = self.registry.store(message, now)
+        ranks, values = self._with_own(message)
+        if higher:
+            onward = Register(
+                message.subscriber, message.version, message.new, message.old, message.refresh, message.related,
+                message.whole, message.sent, ranks, values, message.anew,
+            )  # fmt: skip
+            return [*effects, *self._upwards(onward)]
+        done = Registered(message.version, message.refresh, message.sent, ranks, values)
+        return [*effects, Send(message.subscriber, done)]
+
+    def _with_own(self, message: Register) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        own = [rank for rank in message.new if self.state.owns(rank)]
+        values = tuple(self.state.counters.get(rank) for rank in own)
+        return (*message.ranks, *own), (*message.values, *values)
+
+    # The chain
+
+    def _upwards(self, body: Fill | Register | Welcome) -> list[Effect]:
+        assert self.up is not None
+        return [Send(self.up.name, self.up.frame(self.state.rank, self.state.epoch, body))]
+
+    def _on_chained(self, frame: Chained, now: float) -> list[Effect]:
+        if self.fenced is not None or self.down is None or self._former(frame.host, frame.epoch):
+            return []
+        if not self.down.takes(frame, self.state.epoch):
+            # The sender has restarted, or has not heard that we have: begin the link anew.
+            return self._hello(now) if self._hello_at is None and self.down.outdated(frame, self.state.epoch) else []
+        body = frame.body
+        if isinstance(body, Welcome):
+            return self._on_welcome(body)
+        if isinstance(body, Register):
+            return self._on_register(body, now)
+        return self._on_fill(body)
+
+    def _on_fill(self, fill: Fill) -> list[Effect]:
+        fault = self._fault_in_fill(fill)
+        if fault is not None:
+            return [Report(fault)]
+        own, counters = self.state.rank, self.state.counters
+        if fill.last <= counters.get(fill.rank):
+            return []  # a replay
+        counters.raise_to(fill.rank, fill.last)
+        values = list(fill.values)
+        for at, rank in enumerate(fill.ranks):
+            if host_of(rank) > own:
+                counters.raise_to(rank, values[at])
+            elif host_of(rank) == own:
+                values[at] = counters.get(rank)
+        if host_of(fill.ranks[0]) >= own:
+            home = self.directory.name_of(fill.home)
+            return [Send(home, Complete(fill.epoch, fill.rank, fill.first, tuple(values)))] if home else []
+        if not (self.up and self.up.session):
+            return []
+        onward = Fill(fill.home, fill.epoch, fill.rank, fill.first, fill.last, fill.ranks, tuple(values))
+        return self._upwards(onward)
+
+    def _fault_in_fill(self, fill: Fill) -> str | None:
+        own = self.state.rank
+        if not fill.ranks or host_of(fill.rank) <= own or fill.home != host_of(fill.rank):
+            return f"a stamp of {fill.rank} does not come this way"
+        fault = fault_in_entries(fill.rank, fill.ranks, fill.values)
+        if fault is not None:
+            return fault
+        for rank, value in zip(fill.ranks, fill.values, strict=True):
+            if host_of(rank) > own and value < self.state.counters.get(rank):
+                return f"counter of {rank} went back to {value} on the chain"
+            if host_of(rank) == own and self.state.manager(rank) is None:
+                return f"a stamp names topic {rank}, which does not exist here"
+        return None
+
+    def _on_complete(self, message: Complete, now: float) -> list[Effect]:
+        manager = self.state.manager(message.rank)
+        if manager is None or not self.serving or message.epoch != self.state.epoch:
+            return []
+        ticket = manager.by_first.get(message.first)
+        if ticket is None or ticket.state != OPEN or len(message.values) != len(ticket.ranks):
+            return []
+        effects: list[Effect] = []
+        self.desk.complete(ticket, message.values, effects)
+        return effects
+
+    def _on_neighbours(self, event: Neighbours, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if event.lower is None:
+            self.down, self._hello_at, self.behind = None, None, False
+        elif self.down is None or (self.down.host, self.down.name) != event.lower:
+            self.down = DownLink(*event.lower)
+            effects.extend(self._hello(now))
+        if event.upper is None:
+            self.up, self._hail_at = None, None
+        elif self.up is None or (self.up.host, self.up.name) != event.upper:
+            self.up = UpLink(*event.upper)
+            effects.extend(self._hail(now))
+        return effects
+
+    def _hail(self, now: float) -> list[Effect]:
+        assert self.up is not None
+        self._hail_at = now + self.state.config.repeat
+        return [Send(self.up.name, Hail(self.state.rank, self.state.epoch))]
+
+    def _hello(self, now: float) -> list[Effect]:
+        assert self.down is not None
+        self._hello_at = now + self.state.config.repeat
+        return [Send(self.down.name, Hello(self.state.rank, self.state.epoch))]
+
+    def _former(self, host: int, epoch: int) -> bool:
+        """Whether a newer holder of the rank is known. Links of two former hosts must not cross those of the new."""
+        claim = self.directory.claims.get(host)
+        return claim is not None and epoch < claim.epoch
+
+    def _on_hail(self, message: Hail, now: float) -> list[Effect]:
+        if self.down is None or self.down.host != message.host or self._former(message.host, message.epoch):
+            return []
+        return self._hello(now)
+
+    def _on_hello(self, message: Hello, now: float) -> list[Effect]:
+        if self.up is None or self.up.host != message.host or not self.serving:
+            return []
+        if self._former(message.host, message.epoch) or not self.up.open(message.epoch):
+            return [Report(f"host of rank {message.host} says hello in epoch {message.epoch}: a newer one holds it")]
+        self._hail_at = None
+        counters = self.state.counters
+        ranks = tuple(rank for rank in sorted(counters.slot) if host_of(rank) >= self.state.rank)
+        return self._upwards(Welcome(ranks, tuple(counters.get(rank) for rank in ranks)))
+
+    def _on_welcome(self, welcome: Welcome) -> list[Effect]:
+        for rank, value in zip(welcome.ranks, welcome.values, strict=False):
+            if host_of(rank) > self.state.rank:
+                self.state.counters.raise_to(rank, value)
+        self._hello_at, self.behind = None, False
+        return []
+
+    # Directory and time
+
+    def _on_claimed(self, claim: Claimed, now: float) -> list[Effect]:
+        state = self.state
+        newer = claim.epoch > state.epoch or (claim.epoch == state.epoch and claim.incarnation != self.incarnation)
+        if claim.host == state.rank and claim != self.claim() and newer:
+            self.fenced = f"host {state.name} of epoch {state.epoch} is fenced by {claim.name}, epoch {claim.epoch}"
+            return [Report(self.fenced)]
+        refused = self.directory.see(claim)
+        effects: list[Effect] = [] if refused is None else [Report(refused)]
+        for manager in state.places:
+            before, manager.refusal = manager.refusal, self._refusal(manager.name)
+            if manager.refusal is not None and before is None:
+                effects.append(Report(manager.refusal))
+        return effects
+
+    def _on_tick(self, event: Tick, now: float) -> list[Effect]:
+        if self.fenced is not None:
+            return []
+        effects = [*self.desk.expire(now), *self.registry.expire(now), *self.searches.expire(now)]
+        if self._hello_at is not None and self._hello_at <= now:
+            effects.extend(self._hello(now))
+        if self._hail_at is not None and self._hail_at <= now:
+            effects.extend(self._hail(now))
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When to step this host with a tick, at the latest."""
+        if self.fenced is not None:
+            return None
+        times = (
+            self.desk.next_deadline(), self.registry.next_deadline(), self.searches.next_deadline(), self._hello_at,
+            self._hail_at,
+        )  # fmt: skip
+        return min((time for time in times if time is not None), default=None)
+
+    def group_of(self, topic: str) -> tuple[int, ...]:
+        """The sequencing group of a topic, for whoever looks in from outside."""
+        manager = self.state.topics[topic]
+        return tuple(sorted({manager.rank, *manager.group()}))
+
+
+__all__ = ["Host", "HostConfig", "HostEvent", "TopicManager"]

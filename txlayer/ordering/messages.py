@@ -1,0 +1,281 @@
+"""What publishers, subscribers and hosts of topic managers say to each other; one union, MessagePack arrays.
+
+Only `Chained` needs a link, and makes one: a frame that comes out of turn is dropped by the receiver, so that a way
+that reorders is at worst a way that loses. Everything else may be lost, doubled and reordered: each kind names what
+recognises a repetition.
+
+A new field goes at the end and has a default, so that old and new hosts understand each other.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from txlayer.errors import DecodeError
+from txlayer.ordering.timestamp import Stamp
+
+
+class _Message(Struct, frozen=True, tag=True, array_like=True):
+    pass
+
+
+class Locate(_Message, frozen=True):
+    """Client to host: which ranks have these topics? A topic that is new is given one."""
+
+    sender: str
+    topics: tuple[str, ...]
+
+
+class Located(_Message, frozen=True):
+    """Host to client. `ranks[i]` is that of `topics[i]`."""
+
+    host: int
+    epoch: int
+    topics: tuple[str, ...]
+    ranks: tuple[int, ...]
+
+
+class Create(_Message, frozen=True):
+    """Publisher to home host: `count` numbers for the requests from `seq` on; all below `low` were released."""
+
+    publisher: str
+    topic: str
+    generation: int
+    seq: int
+    count: int
+    low: int
+
+
+class Stamped(_Message, frozen=True):
+    """Host to publisher: numbers `stamp.number` to `stamp.number + count - 1`, all with the same entries."""
+
+    topic: str
+    generation: int
+    seq: int
+    count: int
+    stamp: Stamp
+
+
+class Published(_Message, frozen=True):
+    """Publisher to host: the bus has these events."""
+
+    publisher: str
+    topic: str
+    seq: int
+    first: int
+    count: int
+
+
+class Acknowledged(_Message, frozen=True):
+    """Host to publisher: the ticket is closed, nobody will void it."""
+
+    topic: str
+    seq: int
+    first: int
+    epoch: int
+
+
+class Voided(_Message, frozen=True):
+    """Host to publisher: these numbers are void; publish the same events again under new ones."""
+
+    topic: str
+    generation: int
+    seq: int
+    first: int
+    epoch: int
+
+
+class Resend(_Message, frozen=True):
+    """Host to publisher: a subscriber has not got this number."""
+
+    topic: str
+    number: int
+
+
+class Gone(_Message, frozen=True):
+    """Publisher to host: I no longer have this number."""
+
+    publisher: str
+    topic: str
+    number: int
+
+
+class Register(_Message, frozen=True):
+    """A subscriber's whole subscription, before and after: subscribe, unsubscribe and sign of life alike.
+
+    Sent to the lowest-ranked host concerned, and from there up the chain. `refresh` changes nothing and tells the
+    counters. `related`: order across topics is wanted. `whole`: stamps must not rest on a base. `anew`: the subscriber
+    knows that it was removed, and takes new baselines for everything.
+    """
+
+    subscriber: str
+    version: int
+    new: tuple[int, ...]
+    old: tuple[int, ...]
+    refresh: bool = False
+    related: bool = True
+    whole: bool = False
+    sent: float = 0.0
+    ranks: tuple[int, ...] = ()
+    values: tuple[int, ...] = ()
+    anew: bool = False
+
+
+class Registered(_Message, frozen=True):
+    """The last host to the subscriber. `sent` is the subscriber's own clock, returned."""
+
+    version: int
+    refresh: bool
+    sent: float
+    ranks: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+class Missing(_Message, frozen=True):
+    """Subscriber to home host: I wait for these numbers."""
+
+    subscriber: str
+    rank: int
+    first: int
+    last: int
+
+
+class Refused(_Message, frozen=True):
+    """Host to whoever asked for something that cannot be. `about` is the kind of the message.
+
+    `current`: for a registration, the version that is in force here; 0 if there is none.
+    """
+
+    about: str
+    topic: str
+    version: int
+    host: int
+    epoch: int
+    reason: str
+    current: int = 0
+
+
+class Hail(_Message, frozen=True):
+    """A host that has started, to the next higher one: tell me your epoch."""
+
+    host: int
+    epoch: int
+
+
+class Hello(_Message, frozen=True):
+    """A host to the next lower one: begin a new link to me, with the counters that I may have missed."""
+
+    host: int
+    epoch: int
+
+
+class Welcome(_Message, frozen=True):
+    """First frame of a link: all counters that the sender knows."""
+
+    ranks: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+class Fill(_Message, frozen=True):
+    """A stamp on its way up the chain; entries of higher hosts are blank (0)."""
+
+    home: int
+    epoch: int
+    rank: int
+    first: int
+    last: int
+    ranks: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+class Complete(_Message, frozen=True):
+    """A filled stamp, straight to its home host."""
+
+    epoch: int
+    rank: int
+    first: int
+    values: tuple[int, ...]
+
+
+class Chained(_Message, frozen=True):
+    """A frame on the link from a host to the next higher one. `session` is the receiver's epoch."""
+
+    host: int
+    epoch: int
+    session: int
+    seq: int
+    body: Fill | Register | Welcome
+
+
+class Event(_Message, frozen=True):
+    """On the bus: (publisher, serial) on its topic is the identity of the event, whatever its number.
+
+    `again`: it was published before under a number that was voided then; some subscribers may have it from that time.
+    """
+
+    publisher: str
+    serial: int
+    stamp: Stamp
+    payload: bytes
+    again: bool = False
+
+
+class Void(_Message, frozen=True):
+    """On the bus, or straight to a subscriber that asks: these numbers are no events.
+
+    `lost`: they were, and nobody has them any more. Then the entries, if it is `placed`, say what comes before.
+    `doubtful`: a host that has forgotten what it gave cannot tell.
+    """
+
+    rank: int
+    first: int
+    last: int
+    epoch: int
+    lost: bool = False
+    placed: bool = False
+    ranks: tuple[int, ...] = ()
+    values: tuple[int, ...] = ()
+    doubtful: bool = False
+
+
+AnyMessage: TypeAlias = (
+    Locate
+    | Located
+    | Create
+    | Stamped
+    | Published
+    | Acknowledged
+    | Voided
+    | Resend
+    | Gone
+    | Register
+    | Registered
+    | Missing
+    | Refused
+    | Hail
+    | Hello
+    | Complete
+    | Chained
+    | Event
+    | Void
+)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(AnyMessage).decode
+
+
+def encode(message: AnyMessage) -> bytes:
+    """To bytes."""
+    return _encode(message)
+
+
+def decode(frame: bytes) -> AnyMessage:
+    """From bytes; raises `DecodeError` and nothing else."""
+    try:
+        message: AnyMessage = _decode(frame)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise DecodeError(f"not a message of the ordering layer: {exc}") from exc
+    return message

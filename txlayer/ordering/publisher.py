@@ -1,0 +1,404 @@
+"""A publisher's ordering module: numbers are asked for, events released in order, confirmed, and kept for a while.
+
+Events of a topic are asked for in batches and released in the order of their serials. An answer that comes later than
+the guard time is not used, because the host may be about to void it; nor is one whose number is not above the last
+one used. Then everything that is not released is asked for again under the next generation. After the bus has taken
+a batch its publication is confirmed until the host acknowledges it. If the host has voided the numbers instead, the
+same events are published again under new ones: they keep their serials, by which a subscriber knows them.
+
+In causal mode only one topic has requests under way, and the next one follows when all of them are acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeAlias
+
+from txlayer.errors import Backpressure
+from txlayer.ordering.deadlines import Deadlines
+from txlayer.ordering.directory import Directory, check_topic
+from txlayer.ordering.effects import Accepted, Claimed, Effect, Failed, Handed, Offer, Publish, Report, Send, Tick
+from txlayer.ordering.messages import (
+    Acknowledged,
+    Create,
+    Event,
+    Gone,
+    Published,
+    Refused,
+    Resend,
+    Stamped,
+    Voided,
+)
+from txlayer.ordering.timestamp import Stamp, fault_in, host_of
+
+PublisherEvent: TypeAlias = Tick | Offer | Handed | Claimed | Stamped | Acknowledged | Voided | Resend | Refused
+
+_CONFIRMED_AGAIN = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherConfig:
+    """`guard` must be shorter than the hosts' lease by more than the longest time an event is on the bus."""
+
+    guard: float = 3.0
+    repeat: float = 0.5
+    batch: int = 64
+    window: int = 4
+    retention: float = 60.0
+    buffer: int = 65_536
+    causal: bool = False
+
+
+@dataclass(slots=True)
+class _Item:
+    serial: int
+    payload: bytes
+    deadline: float | None
+    released: bool = False
+
+
+@dataclass(slots=True)
+class _Request:
+    seq: int
+    items: list[_Item]
+    asked: float
+    stamp: Stamp | None = None
+
+
+@dataclass(slots=True)
+class _Release:
+    seq: int
+    first: int
+    items: list[_Item]
+    unhanded: dict[int, None]
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One topic."""
+
+    topic: str
+    generation: int = 1
+    serial: int = 0
+    seq: int = 1
+    last_number: int = 0
+    rank: int | None = None
+    waiting: deque[_Item] = field(default_factory=deque)
+    requests: deque[_Request] = field(default_factory=deque)
+    releases: dict[int, _Release] = field(default_factory=dict)
+    reminders: dict[int, Published] = field(default_factory=dict)
+
+    def idle(self) -> bool:
+        return not (self.waiting or self.requests or self.releases)
+
+
+class Publisher:
+    """One life of one publisher; its name is not used by another."""
+
+    def __init__(self, name: str, config: PublisherConfig) -> None:
+        self.name = name
+        self.config = config
+        self.directory = Directory()
+        self._lanes: dict[str, _Lane] = {}
+        self._times: Deadlines[str] = Deadlines()
+        self._kept: dict[tuple[str, int], tuple[Event, int, int, int]] = {}
+        self._kept_until: deque[tuple[float, tuple[str, int]]] = deque()
+        self._epochs: dict[int, int] = {}
+        self._held: deque[tuple[str, _Item]] = deque()
+        self._turn: str | None = None
+        self.buffered = 0
+
+    def step(self, event: PublisherEvent, now: float) -> list[Effect]:
+        """One event in, effects out."""
+        match event:
+            case Offer():
+                return self._on_offer(event, now)
+            case Stamped():
+                return self._on_stamped(event, now)
+            case Handed():
+                return self._on_handed(event, now)
+            case Acknowledged():
+                return self._on_acknowledged(event, now)
+            case Voided():
+                return self._on_voided(event, now)
+            case Resend():
+                return self._on_resend(event)
+            case Refused():
+                return self._on_refused(event, now)
+            case Claimed():
+                return self._on_claimed(event, now)
+            case Tick():
+                return self._on_tick(now)
+
+    def next_deadline(self) -> float | None:
+        """When to step this publisher with a tick, at the latest."""
+        kept = self._kept_until[0][0] if self._kept_until else None
+        return min((time for time in (self._times.next(), kept) if time is not None), default=None)
+
+    def _on_claimed(self, event: Claimed, now: float) -> list[Effect]:
+        known = self.directory.claims.get(event.host)
+        reason = self.directory.see(event)
+        if reason is not None:
+            return [Report(reason)]
+        if known is None or known.epoch == event.epoch:
+            return []
+        # The host has restarted and may have forgotten what it gave: tell it what was published.
+        lanes: dict[str, _Lane] = {}
+        for number in (key for _, key in islice(reversed(self._kept_until), _CONFIRMED_AGAIN)):
+            kept = self._kept.get(number)
+            if kept is not None and host_of(kept[0].stamp.rank) == event.host:
+                lane = lanes[number[0]] = self._lanes[number[0]]
+                _, seq, first, count = kept
+                if first not in lane.releases:
+                    lane.reminders[first] = Published(self.name, lane.topic, seq, first, count)
+        for topic in lanes:
+            self._times.arm(topic, now + self.config.repeat)
+        return [Send(event.name, message) for lane in lanes.values() for message in lane.reminders.values()]
+
+    def _on_offer(self, event: Offer, now: float) -> list[Effect]:
+        check_topic(event.topic)
+        if self.buffered >= self.config.buffer:
+            raise Backpressure(f"{self.buffered} events wait for their place in the order")
+        lane = self._lanes.setdefault(event.topic, _Lane(event.topic))
+        lane.serial += 1
+        self.buffered += 1
+        item = _Item(lane.serial, event.payload, event.deadline)
+        if self.config.causal:
+            self._held.append((event.topic, item))
+            return self._take_turns(now)
+        lane.waiting.append(item)
+        return self._ask(lane, now)
+
+    # Asking for numbers
+
+    def _take_turns(self, now: float) -> list[Effect]:
+        """Causal mode: let the next events through if they are of the topic that is under way, or it is done."""
+        if self._turn is not None and self._lanes[self._turn].idle():
+            self._turn = None
+        if not self._held or self._turn not in (None, self._held[0][0]):
+            return []
+        self._turn = self._held[0][0]
+        lane = self._lanes[self._turn]
+        while self._held and self._held[0][0] == self._turn:
+            lane.waiting.append(self._held.popleft()[1])
+        return self._ask(lane, now)
+
+    def _ask(self, lane: _Lane, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        while lane.waiting and len(lane.requests) < self.config.window:
+            items = [lane.waiting.popleft() for _ in range(min(len(lane.waiting), self.config.batch))]
+            request = _Request(lane.seq, items, now)
+            lane.seq += len(items)
+            lane.requests.append(request)
+            effects.extend(self._create(lane, request))
+        if lane.requests or lane.releases:
+            self._times.arm(lane.topic, now + self.config.repeat)
+        return effects
+
+    def _create(self, lane: _Lane, request: _Request) -> list[Effect]:
+        home = self.directory.home(lane.topic)
+        if home is None:
+            return []
+        low = lane.requests[0].seq
+        return [Send(home.name, Create(self.name, lane.topic, lane.generation, request.seq, len(request.items), low))]
+
+    def _start_over(self, lane: _Lane, now: float, again: list[_Item] | None = None) -> list[Effect]:
+        """Next generation: nothing that the old one was given will be used. `again` goes first."""
+        if lane.requests:
+            lane.seq = lane.requests[0].seq
+        for request in reversed(lane.requests):
+            lane.waiting.extendleft(reversed(request.items))
+        lane.requests.clear()
+        lane.waiting.extendleft(reversed(again or []))
+        lane.generation += 1
+        return self._ask(lane, now)
+
+    def _on_stamped(self, message: Stamped, now: float) -> list[Effect]:
+        lane = self._lanes.get(message.topic)
+        if lane is None or message.generation != lane.generation:
+            return []
+        reason = self._fault(lane, message)
+        if reason is not None:
+            return [Report(reason)]
+        request = next((request for request in lane.requests if request.seq == message.seq), None)
+        if request is None or len(request.items) != message.count:
+            return []
+        if self._too_late(request, now) or message.stamp.number <= lane.last_number:
+            return self._start_over(lane, now)
+        request.stamp = message.stamp
+        return self._release(lane, now)
+
+    def _fault(self, lane: _Lane, message: Stamped) -> str | None:
+        stamp = message.stamp
+        fault = fault_in(stamp)
+        if fault is not None:
+            return fault
+        host = host_of(stamp.rank)
+        if stamp.epoch < self._epochs.get(host, 0):
+            return f"stamp of {lane.topic} is of epoch {stamp.epoch}, host {host} is in {self._epochs[host]}"
+        if lane.rank is not None and lane.rank != stamp.rank:
+            return f"topic {lane.topic} changed its rank from {lane.rank} to {stamp.rank}"
+        self._epochs[host] = stamp.epoch
+        lane.rank = stamp.rank
+        return None
+
+    def _too_late(self, request: _Request, now: float) -> bool:
+        return now - request.asked > self.config.guard
+
+    # Releasing and confirming
+
+    def _release(self, lane: _Lane, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        while lane.requests and lane.requests[0].stamp is not None:
+            if self._too_late(lane.requests[0], now) or lane.requests[0].stamp.number <= lane.last_number:
+                return [*effects, *self._start_over(lane, now)]
+            effects.extend(self._release_one(lane, lane.requests.popleft(), now))
+        return [*effects, *self._ask(lane, now)]
+
+    def _release_one(self, lane: _Lane, request: _Request, now: float) -> list[Effect]:
+        stamp = request.stamp
+        assert stamp is not None
+        first, count = stamp.number, len(request.items)
+        numbers = range(first, first + count)
+        lane.last_number = numbers[-1]
+        lane.releases[first] = _Release(request.seq, first, request.items, dict.fromkeys(numbers))
+        effects: list[Effect] = []
+        for number, item in zip(numbers, request.items, strict=True):
+            own = Stamp(stamp.rank, number, stamp.epoch, stamp.base, stamp.ranks, stamp.values)
+            event = Event(self.name, item.serial, own, item.payload, item.released)
+            item.released = True
+            self._kept[lane.topic, number] = (event, request.seq, first, count)
+            self._kept_until.append((now + self.config.retention, (lane.topic, number)))
+            effects.append(Publish(lane.topic, event))
+        self._times.arm(lane.topic, now + self.config.repeat)
+        return effects
+
+    def _on_handed(self, event: Handed, now: float) -> list[Effect]:
+        lane = self._lanes[event.topic]
+        for release in reversed(lane.releases.values()):
+            if event.number in release.unhanded:
+                del release.unhanded[event.number]
+                return [] if release.unhanded else self._confirm(lane, release)
+        return []
+
+    def _confirm(self, lane: _Lane, release: _Release) -> list[Effect]:
+        home = self.directory.home(lane.topic)
+        if home is None:
+            return []
+        message = Published(self.name, lane.topic, release.seq, release.first, len(release.items))
+        return [Send(home.name, message)]
+
+    def _on_acknowledged(self, message: Acknowledged, now: float) -> list[Effect]:
+        lane = self._lanes.get(message.topic)
+        if lane is None or self._former(message):
+            return []
+        lane.reminders.pop(message.first, None)
+        release = lane.releases.pop(message.first, None)
+        if release is None:
+            return []
+        self.buffered -= len(release.items)
+        effects: list[Effect] = [Accepted(lane.topic, item.serial) for item in release.items]
+        return [*effects, *self._take_turns(now)]
+
+    def _former(self, message: Acknowledged | Voided) -> bool:
+        """Whether the word is that of a host that no longer holds the topic."""
+        home = self.directory.home(message.topic)
+        return home is not None and message.epoch < home.epoch
+
+    def _on_voided(self, message: Voided, now: float) -> list[Effect]:
+        lane = self._lanes.get(message.topic)
+        if lane is None or self._former(message):
+            return []
+        release = lane.releases.pop(message.first, None)
+        if release is not None:
+            return self._start_over(lane, now, release.items)
+        reminder = lane.reminders.pop(message.first, None)
+        if reminder is not None:
+            return self._start_over(lane, now, self._taken_back(reminder))
+        if message.generation == lane.generation and any(request.seq == message.seq for request in lane.requests):
+            return self._start_over(lane, now)
+        return []
+
+    def _taken_back(self, reminder: Published) -> list[_Item]:
+        """Events that were acknowledged by a host that has forgotten them, and has voided their numbers since."""
+        numbers = range(reminder.first, reminder.first + reminder.count)
+        kept = [self._kept[reminder.topic, number][0] for number in numbers if (reminder.topic, number) in self._kept]
+        self.buffered += len(kept)
+        return [_Item(event.serial, event.payload, None, released=True) for event in kept]
+
+    def _on_resend(self, message: Resend) -> list[Effect]:
+        home = self.directory.home(message.topic)
+        kept = self._kept.get((message.topic, message.number))
+        if home is None:
+            return []
+        if kept is None:
+            return [Send(home.name, Gone(self.name, message.topic, message.number))]
+        event, seq, first, count = kept
+        return [Publish(message.topic, event), Send(home.name, Published(self.name, message.topic, seq, first, count))]
+
+    def _on_refused(self, message: Refused, now: float) -> list[Effect]:
+        lane = self._lanes.get(message.topic)
+        claim = self.directory.claims.get(message.host)
+        if message.epoch < max(self._epochs.get(message.host, 0), claim.epoch if claim else 0):
+            return [Report(f"refused by a former holder of rank {message.host}, epoch {message.epoch}")]
+        if lane is None or message.about != "create":
+            return [Report(f"{message.about} of {message.topic}: {message.reason}")]
+        items = [item for request in lane.requests for item in request.items]
+        return self._give_up(lane, [item for item in items if not item.released], message.reason, now)
+
+    # Time
+
+    def _on_tick(self, now: float) -> list[Effect]:
+        while self._kept_until and self._kept_until[0][0] <= now:
+            self._kept.pop(self._kept_until.popleft()[1], None)
+        effects: list[Effect] = self._overdue_turns(now)
+        for topic in self._times.due(now):
+            effects.extend(self._repeat(self._lanes[topic], now))
+        return effects
+
+    def _overdue_turns(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        while self._held and self._held[0][1].deadline is not None and self._held[0][1].deadline <= now:
+            topic, item = self._held.popleft()
+            self.buffered -= 1
+            effects.append(Failed(topic, item.serial, f"no place in the order of {topic}: {self._turn} holds it up"))
+        return effects
+
+    def _repeat(self, lane: _Lane, now: float) -> list[Effect]:
+        overdue = [
+            item
+            for item in (*(item for request in lane.requests for item in request.items), *lane.waiting)
+            if item.deadline is not None and item.deadline <= now and not item.released
+        ]
+        if overdue:
+            home = self.directory.home(lane.topic)
+            name = f"host {home.name}" if home else "a host that claims the topic"
+            return self._give_up(lane, overdue, f"no place in the order of {lane.topic}: no answer from {name}", now)
+        if not lane.idle() or lane.reminders:
+            self._times.arm(lane.topic, now + self.config.repeat)
+        home = self.directory.home(lane.topic)
+        effects: list[Effect] = [Send(home.name, message) for message in lane.reminders.values() if home]
+        for release in list(lane.releases.values()):
+            if not release.unhanded:
+                effects.extend(self._confirm(lane, release))
+        if lane.requests and self._too_late(lane.requests[0], now):
+            return [*effects, *self._start_over(lane, now)]
+        for request in lane.requests:
+            if request.stamp is None:
+                effects.extend(self._create(lane, request))
+        return [*effects, *self._ask(lane, now)]
+
+    def _give_up(self, lane: _Lane, items: list[_Item], reason: str, now: float) -> list[Effect]:
+        serials = {item.serial for item in items}
+        effects: list[Effect] = [Failed(lane.topic, item.serial, reason) for item in items]
+        self.buffered -= len(items)
+        if lane.requests:
+            lane.seq = lane.requests[0].seq
+        left = [item for request in lane.requests for item in request.items] + list(lane.waiting)
+        lane.requests.clear()
+        lane.waiting = deque(item for item in left if item.serial not in serials)
+        lane.generation += 1
+        self._times.arm(lane.topic, now + self.config.repeat)
+        return [*effects, *self._take_turns(now)]

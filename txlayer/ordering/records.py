@@ -1,0 +1,73 @@
+"""What a host of topic managers keeps on disk: one live record per key."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from txlayer.errors import LogCorrupt
+
+
+class _Record(Struct, frozen=True, tag=True, array_like=True, gc=False):
+    pass
+
+
+class EpochRecord(_Record, frozen=True):
+    """How often this log was opened for service. Durable before the host says a word."""
+
+    epoch: int
+
+
+class TopicRecord(_Record, frozen=True):
+    """A topic: its rank, and how far its numbers are reserved. All at or below `closed` are published or void."""
+
+    rank: int
+    name: str
+    reserved: int
+    closed: int
+
+
+class SubscriptionRecord(_Record, frozen=True):
+    """The last version of a subscription that concerned this host."""
+
+    subscriber: str
+    version: int
+    ranks: tuple[int, ...]
+    related: bool
+    whole: bool
+
+
+class TicketRecord(_Record, frozen=True):
+    """A ticket that was answered or closed (host with durable tickets)."""
+
+    rank: int
+    publisher: str
+    generation: int
+    seq: int
+    first: int
+    count: int
+    state: int
+    ranks: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+AnyRecord: TypeAlias = EpochRecord | TopicRecord | SubscriptionRecord | TicketRecord
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(AnyRecord).decode
+
+
+def encode_record(record: AnyRecord) -> bytes:
+    """To bytes."""
+    return _encode(record)
+
+
+def decode_record(body: bytes) -> AnyRecord:
+    """From bytes."""
+    try:
+        record: AnyRecord = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise LogCorrupt(f"not a record of a sequencer host: {exc}") from exc
+    return record

@@ -1,0 +1,116 @@
+"""The subscriptions that concern a host: sets, versions, and when they were last heard of.
+
+A subscriber sends its whole set with a version and waits for the answer before it changes it again; the newest version
+counts, an older one is refused. Counters are read, never raised. A subscriber that is silent for longer than the
+expiry is removed, so that groups do not grow with the dead; it has by then stopped delivering of its own accord.
+"""
+
+from __future__ import annotations
+
+from txlayer.ordering.deadlines import Deadlines
+from txlayer.ordering.effects import Effect, Erase, Persist, Report
+from txlayer.ordering.host_state import HostState
+from txlayer.ordering.messages import Register
+from txlayer.ordering.records import SubscriptionRecord
+from txlayer.ordering.topic_manager import TopicManager
+
+
+class Registry:
+    """Who subscribes to what, as far as it concerns this host."""
+
+    __slots__ = ("_heard", "known", "state")
+
+    def __init__(self, state: HostState) -> None:
+        self.state = state
+        self.known: dict[str, SubscriptionRecord] = {}
+        self._heard: Deadlines[str] = Deadlines()
+
+    def concerned(self, message: Register) -> list[TopicManager | None]:
+        """Our topics in the old or the new set; None stands for one of ours that does not exist."""
+        ranks = sorted({*message.new, *message.old})
+        return [self.state.manager(rank) for rank in ranks if self.state.owns(rank)]
+
+    def fault_in(self, message: Register) -> str | None:
+        """Why the message cannot be taken; None if it can."""
+        known = self.known.get(message.subscriber)
+        if any(manager is None for manager in self.concerned(message)):
+            return "a topic of this host that does not exist"
+        if known is not None and self.outdated(known, message):
+            return f"version {message.version} is older than {known.version}"
+        live = known is not None and bool(known.ranks)
+        kept = {*message.new} if message.refresh else {*message.new} & {*message.old}
+        if not live and not message.anew and any(self.state.owns(rank) for rank in kept):
+            return "the subscription was removed here: subscribe anew"
+        if message.refresh and live and known is not None and (known.version, known.ranks) != (
+            message.version, message.new,
+        ):  # fmt: skip
+            return f"version {message.version} is not what is registered here ({known.version})"
+        return None
+
+    def version_of(self, subscriber: str) -> int:
+        """The version in force; 0 if there is none."""
+        known = self.known.get(subscriber)
+        return known.version if known is not None and known.ranks else 0
+
+    def outdated(self, known: SubscriptionRecord, message: Register) -> bool:
+        """Whether a newer version has passed here."""
+        return message.version < known.version
+
+    def store(self, message: Register, now: float) -> list[Effect]:
+        """Take a version in."""
+        touched = [manager for manager in self.concerned(message) if manager is not None]
+        if not touched:
+            return []
+        self._heard.set(message.subscriber, now + self.state.config.expiry)
+        if message.refresh:
+            return []
+        mine = message.new if any(self.state.owns(rank) for rank in message.new) else ()
+        record = SubscriptionRecord(message.subscriber, message.version, mine, message.related, message.whole)
+        before = self.known.get(message.subscriber)
+        effects: list[Effect] = []
+        if record != before:
+            self._replace(before, record)
+            effects.append(Persist(f"subscription/{message.subscriber}", record))
+        for manager in touched:
+            # Also for a repetition: its answer carries later baselines.
+            manager.mark = self.state.given(manager)
+        return effects
+
+    def _replace(self, before: SubscriptionRecord | None, after: SubscriptionRecord) -> None:
+        if before is not None:
+            for manager in self._managers(before):
+                manager.leave(before.ranks, before.related, before.whole)
+                manager.mark = self.state.given(manager)
+        for manager in self._managers(after):
+            manager.join(after.ranks, after.related, after.whole)
+        self.known[after.subscriber] = after
+
+    def _managers(self, record: SubscriptionRecord) -> list[TopicManager]:
+        managers = [self.state.manager(rank) for rank in record.ranks]
+        return [manager for manager in managers if manager is not None]
+
+    def restore(self, record: SubscriptionRecord, now: float) -> None:
+        """A subscription from the log."""
+        self._replace(None, record)
+        self._heard.set(record.subscriber, now + self.state.config.expiry)
+
+    def expire(self, now: float) -> list[Effect]:
+        """Remove subscribers that have been silent for too long."""
+        effects: list[Effect] = []
+        for subscriber in self._heard.due(now):
+            record = self.known[subscriber]
+            if not record.ranks:
+                del self.known[subscriber]
+                effects.append(Erase(f"subscription/{subscriber}"))
+                continue
+            # The version stays for as long again, so that a late message of it brings nothing back.
+            empty = SubscriptionRecord(subscriber, record.version + 1, (), record.related, record.whole)
+            self._replace(record, empty)
+            self._heard.set(subscriber, now + self.state.config.expiry)
+            effects.append(Persist(f"subscription/{subscriber}", empty))
+            effects.append(Report(f"subscriber {subscriber} was silent for {self.state.config.expiry} s: removed"))
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When the next one is due."""
+        return self._heard.next()

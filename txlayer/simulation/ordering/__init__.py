@@ -1,0 +1,1 @@
+"""The ordering layer in a world on one seed."""

@@ -1,0 +1,171 @@
+"""What must be true of a history, read from what the subscribers' applications saw."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from txlayer.ordering.publisher import Publisher
+from txlayer.ordering.subscriber import Mode, Subscriber
+from txlayer.simulation.ordering.history import Id, Seen
+from txlayer.simulation.ordering.nodes import HostNode
+
+BOUND = 0.35
+"""An event may be on the bus for so long: less than the lease without the guard time of the worlds."""
+
+if TYPE_CHECKING:
+    from txlayer.simulation.ordering.world import World
+
+
+def check(world: World) -> None:
+    """All checkers; violations go into the history."""
+    order(world)
+    fifo(world)
+    duplicates(world)
+    nothing_missing(world)
+    no_split(world)
+    at_rest(world)
+    same_sets(world)
+    if world.plan.causal:
+        causes(world)
+
+
+def order(world: World) -> None:
+    """Two events that two subscribers got, neither flagged, came in the same order (per topic, where that is all)."""
+    lists = {name: _in_order(seen.delivered) for name, seen in world.history.subscribers.items()}
+    names = list(lists)
+    for at, one in enumerate(names):
+        places = {seen.id: place for place, seen in enumerate(lists[one])}
+        for other in names[at + 1 :]:
+            common = [seen.id for seen in lists[other] if seen.id in places]
+            topics = sorted({id.topic for id in common}) if world.plan.mode is Mode.PER_TOPIC else [None]
+            for topic in topics:
+                _compare(world, one, other, places, [id for id in common if topic in (None, id.topic)])
+
+
+def _compare(world: World, one: str, other: str, places: dict[Id, int], common: list[Id]) -> None:
+    for before, after in pairwise(common):
+        if places[before] > places[after]:
+            world.history.violation(f"order: {other} got {before} before {after}, {one} the other way round")
+            return
+
+
+def _in_order(delivered: list[Seen]) -> list[Seen]:
+    first: dict[Id, Seen] = {}
+    for seen in delivered:
+        if not seen.out_of_order:
+            first.setdefault(seen.id, seen)
+    return list(first.values())
+
+
+def fifo(world: World) -> None:
+    """Events of one publisher on one topic come in the order of publication, unless they are flagged."""
+    for name, seen in world.history.subscribers.items():
+        last: dict[tuple[str, str], int] = {}
+        for one in seen.delivered:
+            key = (one.id.publisher, one.id.topic)
+            if not one.out_of_order and one.id.serial < last.get(key, 0):
+                world.history.violation(f"fifo: {name} got {one.id} after {last[key]}")
+            last[key] = max(last.get(key, 0), one.id.serial)
+        for one in seen.delivered:
+            # Outside the unreliable mode only what was published again under another number may be flagged.
+            again = len(set(world.history.numbers_of[one.id])) > 1
+            if one.out_of_order and not again and world.plan.mode is not Mode.UNRELIABLE:
+                world.history.violation(f"{name} got {one.id} out of order")
+
+
+def duplicates(world: World) -> None:
+    """Nothing comes twice during one subscription."""
+    for name, seen in world.history.subscribers.items():
+        got: dict[Id, None] = {}
+        for place, one in enumerate(seen.delivered):
+            if one.id not in world.history.offered:
+                world.history.violation(f"{name} got {one.id}, which nobody published")
+                continue
+            if one.id in got and place >= seen.starts.get(one.id.topic, 0):
+                world.history.violation(f"{name} got {one.id} twice")
+            if place >= seen.starts.get(one.id.topic, 0):
+                got[one.id] = None
+
+
+def nothing_missing(world: World) -> None:
+    """Who was subscribed before an event was published, and still is, has got it or was told of the gap.
+
+    Of a publisher that died this holds for what was accepted, and otherwise for all or none of the subscribers; but of
+    what was not accepted and the bus lost for some, nobody can know.
+    """
+    history = world.history
+    got_by = {name: {seen.id for seen in one.delivered} for name, one in history.subscribers.items()}
+    for id, offered in history.offered.items():
+        seen_by_nobody = not any(id in got for got in got_by.values())
+        if id.publisher in history.dead and not offered.accepted and (world.plan.bus_loss or seen_by_nobody):
+            continue
+        for name, one in history.subscribers.items():
+            since = one.since.get(id.topic)
+            if since is None or since > offered.at or id in got_by[name]:
+                continue
+            if world.plan.mode is Mode.UNRELIABLE and world.plan.bus_loss:
+                continue
+            numbers = history.numbers_of.get(id, ())
+            doubt_counts = bool(world.plan.bus_loss) and id.publisher in history.dead
+            gaps = [gap for gap in one.gaps if gap[0] == id.topic and (gap[3] or doubt_counts)]
+            if not any(first <= number <= last for _, first, last, _ in gaps for number in numbers):
+                history.violation(f"missing: {name} has not got {id} (numbers {numbers})")
+
+
+def no_split(world: World) -> None:
+    """Within the bound on the bus, who was there gets an event in its first place if anybody does."""
+    if world.plan.bus_spread > BOUND or world.plan.mode is Mode.UNRELIABLE:
+        return
+    first: dict[Id, str] = {}
+    for name, one in world.history.subscribers.items():
+        first.update((seen.id, name) for seen in one.delivered if not seen.out_of_order)
+    for name, one in world.history.subscribers.items():
+        for seen in one.delivered:
+            offered = world.history.offered.get(seen.id)
+            there = offered is not None and one.since.get(seen.id.topic, seen.at) <= offered.at
+            if seen.out_of_order and there and seen.id in first:
+                world.history.violation(f"split: {name} got {seen.id} late, {first[seen.id]} in its first place")
+
+
+def at_rest(world: World) -> None:
+    """Nothing waits any more."""
+    for name, node in world.nodes.items():
+        role = node.role
+        if isinstance(role, Subscriber):
+            if role.buffer.size or not role.at_rest:
+                halts = [(lane.topic, lane.clock, sorted(lane.items)[:3]) for lane in role.buffer.lanes.values()]
+                world.history.violation(f"{name} is not at rest: {role.buffer.size} buffered, {halts}")
+        elif isinstance(role, Publisher):
+            if node.alive and role.buffered:
+                world.history.violation(f"{name} still has {role.buffered} events")
+        elif isinstance(node, HostNode) and not node.host.serving:
+            world.history.violation(f"{name} does not serve")
+
+
+def same_sets(world: World) -> None:
+    """When no operation is under way, the hosts have a subscriber's set as it has it itself."""
+    for name in world.history.subscribers:
+        subscriber = world.nodes[name].role
+        assert isinstance(subscriber, Subscriber)
+        own = tuple(sorted(subscriber.topics.values()))
+        for node in world.nodes.values():
+            if not isinstance(node, HostNode) or not subscriber.at_rest:
+                continue
+            known = node.host.registry.known.get(name)
+            concerned = own if any(node.host.state.owns(rank) for rank in own) else ()
+            if (known.ranks if known else ()) != concerned:
+                world.history.violation(f"{node.name} has {known} of {name}, which has {own}")
+
+
+def causes(world: World) -> None:
+    """No subscriber gets an event before one that its publisher had published or seen before."""
+    for name, seen in world.history.subscribers.items():
+        places: dict[Id, int] = {}
+        for place, one in enumerate(seen.delivered):
+            places.setdefault(one.id, place)
+        for id, place in places.items():
+            for cause in world.history.offered[id].after:
+                if places.get(cause, -1) > place:
+                    world.history.violation(f"cause: {name} got {id} before {cause}")
+                    return

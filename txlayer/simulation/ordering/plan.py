@@ -1,0 +1,268 @@
+"""What one world is like: drawn from its seed and its scenario, about half of the scenario's faults off (swarm)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from txlayer.ordering.subscriber import Mode
+
+
+@dataclass(slots=True)
+class Plan:
+    """Sizes, rates (0 is off) and counts of things that happen. Times are in seconds of the world."""
+
+    hosts: int = 2
+    topics: int = 5
+    publishers: int = 3
+    subscribers: int = 4
+    events: int = 30
+    length: float = 1.5
+    batch: int = 1
+    changes: int = 0
+    removals_only: bool = False
+    client_loss: float = 0.0
+    chain_loss: float = 0.0
+    chain_reorder: bool = False
+    chain_delay: float = 0.02
+    burst: bool = False
+    duplicate: float = 0.0
+    bus_loss: float = 0.0
+    bus_duplicate: float = 0.0
+    bus_spread: float = 0.25
+    publisher_crashes: int = 0
+    freezes: int = 0
+    toggles: bool = False
+    mutes: int = 0
+    host_crashes: int = 0
+    durable_tickets: bool = False
+    subscriber_crashes: int = 0
+    silences: int = 0
+    zombies: int = 0
+    new_topics: int = 0
+    forged: float = 0.0
+    mode: Mode = Mode.TOTAL
+    causal: bool = False
+    gaps_allowed: bool = False
+    wire: bool = False
+    capacity: int = 100_000
+
+
+SCENARIOS = (
+    "static",
+    "chain",
+    "subscribe",
+    "unsubscribe",
+    "pairs",
+    "storm",
+    "loss",
+    "chain-loss",
+    "publisher-crash",
+    "stall",
+    "mute",
+    "unbounded",
+    "host-crash",
+    "lost-tail",
+    "restarts",
+    "duplicates",
+    "mixed",
+    "causal",
+    "time-to-live",
+    "lost-events",
+    "per-topic",
+    "subscriber-restart",
+    "new-topics",
+    "expiry",
+    "fencing",
+    "forged",
+)
+
+
+def draw(scenario: str, rng: Random) -> Plan:
+    """The plan of one world."""
+    plan = Plan(
+        hosts=rng.choice((1, 2, 2, 3, 4)),
+        topics=rng.randint(3, 6),
+        publishers=rng.randint(2, 4),
+        subscribers=rng.randint(3, 6),
+        events=rng.randint(15, 45),
+        batch=rng.choice((1, 1, 2, 5)),
+        chain_reorder=rng.random() < 0.2,
+        bus_spread=rng.choice((0.02, 0.1, 0.25)),
+        wire=rng.random() < 0.1,
+        durable_tickets=rng.random() < 0.3,
+    )
+    _SHAPES[scenario](plan, rng)
+    return plan
+
+
+def _rate(rng: Random, most: float) -> float:
+    return most * rng.random() if rng.random() < 0.6 else 0.0
+
+
+def _static(plan: Plan, rng: Random) -> None:
+    plan.chain_reorder = False
+
+
+def _chain(plan: Plan, rng: Random) -> None:
+    """Many stamps under way at once, on links of different length."""
+    plan.hosts, plan.topics, plan.batch, plan.chain_reorder = 4, rng.randint(4, 5), 1, False
+    plan.subscribers, plan.publishers = rng.randint(4, 6), rng.randint(4, 6)
+    plan.events, plan.burst, plan.chain_delay = rng.randint(40, 70), True, 0.1
+
+
+def _subscribe(plan: Plan, rng: Random) -> None:
+    plan.changes = rng.randint(1, 6)
+
+
+def _unsubscribe(plan: Plan, rng: Random) -> None:
+    plan.changes, plan.removals_only = rng.randint(1, 6), True
+
+
+def _pairs(plan: Plan, rng: Random) -> None:
+    """Two subscribers share a few topics, come and go, and events are long under way."""
+    plan.hosts, plan.topics, plan.subscribers = rng.randint(1, 2), 2, 2
+    plan.changes, plan.toggles, plan.events, plan.bus_spread = 8, True, rng.randint(20, 40), 0.3
+    plan.duplicate = rng.choice((0.0, 0.4))
+
+
+def _storm(plan: Plan, rng: Random) -> None:
+    plan.changes, plan.subscribers, plan.publishers = rng.randint(10, 30), rng.randint(4, 7), rng.randint(2, 4)
+
+
+def _loss(plan: Plan, rng: Random) -> None:
+    plan.client_loss = 0.05 + 0.2 * rng.random()
+    plan.changes = rng.choice((0, 3))
+
+
+def _chain_loss(plan: Plan, rng: Random) -> None:
+    plan.hosts = rng.randint(2, 4)
+    plan.chain_loss, plan.chain_reorder = 0.05 + 0.2 * rng.random(), rng.random() < 0.5
+    plan.changes = rng.choice((0, 4))
+
+
+def _publisher_crash(plan: Plan, rng: Random) -> None:
+    plan.publisher_crashes = rng.randint(1, 4)
+
+
+def _stall(plan: Plan, rng: Random) -> None:
+    """Publishers stand still for about as long as a lease, some heard by nobody but the bus afterwards."""
+    plan.freezes, plan.mutes, plan.publishers = rng.randint(2, 6), rng.choice((0, 2, 4)), rng.randint(3, 5)
+    plan.client_loss, plan.bus_spread, plan.events = _rate(rng, 0.2), 0.3, rng.randint(30, 60)
+
+
+def _mute(plan: Plan, rng: Random) -> None:
+    """Publishers are heard by nobody but the bus for longer than a lease."""
+    plan.mutes = rng.randint(1, 4)
+    plan.changes = rng.choice((0, 3))
+
+
+def _unbounded(plan: Plan, rng: Random) -> None:
+    """Events are longer on the bus than the leases allow for."""
+    plan.bus_spread, plan.freezes, plan.mutes = 1.2, rng.randint(0, 4), rng.randint(1, 4)
+
+
+def _host_crash(plan: Plan, rng: Random) -> None:
+    plan.host_crashes, plan.durable_tickets = rng.randint(1, 3), True
+    plan.changes = rng.choice((0, 4))
+
+
+def _lost_tail(plan: Plan, rng: Random) -> None:
+    plan.host_crashes, plan.durable_tickets = rng.randint(1, 3), False
+    plan.changes = rng.choice((0, 4))
+
+
+def _restarts(plan: Plan, rng: Random) -> None:
+    """Crashes among many stamps under way."""
+    _chain(plan, rng)
+    plan.hosts, plan.burst, plan.length, plan.host_crashes = rng.randint(2, 4), False, 1.0, rng.randint(2, 4)
+
+
+def _duplicates(plan: Plan, rng: Random) -> None:
+    plan.bus_duplicate, plan.duplicate = 0.3, 0.2
+    plan.changes = rng.choice((0, 4))
+
+
+def _mixed(plan: Plan, rng: Random) -> None:
+    plan.changes = rng.choice((0, 4, 10))
+    plan.client_loss, plan.chain_loss = _rate(rng, 0.2), _rate(rng, 0.2)
+    plan.duplicate, plan.bus_duplicate = _rate(rng, 0.2), _rate(rng, 0.3)
+    plan.publisher_crashes = rng.choice((0, 0, 1, 3))
+    plan.freezes, plan.mutes = rng.choice((0, 2)), rng.choice((0, 0, 1))
+    plan.host_crashes, plan.durable_tickets = rng.choice((0, 1, 2)), rng.random() < 0.5
+    plan.subscriber_crashes = rng.choice((0, 0, 2))
+    plan.new_topics = rng.choice((0, 2))
+
+
+def _causal(plan: Plan, rng: Random) -> None:
+    plan.causal, plan.mode = True, Mode.CAUSAL
+    plan.client_loss = _rate(rng, 0.1)
+
+
+def _time_to_live(plan: Plan, rng: Random) -> None:
+    plan.mode, plan.bus_loss, plan.bus_duplicate = Mode.UNRELIABLE, _rate(rng, 0.2), _rate(rng, 0.3)
+    plan.gaps_allowed, plan.capacity = True, rng.choice((3, 8, 1000))
+    plan.changes = rng.choice((0, 4))
+
+
+def _lost_events(plan: Plan, rng: Random) -> None:
+    plan.bus_loss = 0.05 + 0.15 * rng.random()
+    plan.publisher_crashes = rng.choice((0, 0, 2))
+    plan.host_crashes = rng.choice((0, 0, 1))
+    plan.gaps_allowed = plan.publisher_crashes + plan.host_crashes > 0
+
+
+def _per_topic(plan: Plan, rng: Random) -> None:
+    plan.mode, plan.changes, plan.client_loss = Mode.PER_TOPIC, rng.choice((0, 5)), _rate(rng, 0.1)
+
+
+def _subscriber_restart(plan: Plan, rng: Random) -> None:
+    plan.subscriber_crashes, plan.changes = rng.randint(1, 4), rng.choice((0, 3))
+    plan.bus_duplicate = _rate(rng, 0.2)
+
+
+def _new_topics(plan: Plan, rng: Random) -> None:
+    plan.new_topics, plan.host_crashes = rng.randint(1, 4), rng.choice((0, 1, 2))
+
+
+def _expiry(plan: Plan, rng: Random) -> None:
+    plan.silences, plan.length, plan.gaps_allowed = rng.randint(1, 2), 9.0, True
+    plan.events = rng.randint(60, 90)
+
+
+def _fencing(plan: Plan, rng: Random) -> None:
+    plan.zombies = rng.randint(1, 2)
+
+
+def _forged(plan: Plan, rng: Random) -> None:
+    plan.forged, plan.changes = 0.1 + 0.2 * rng.random(), rng.choice((0, 3))
+
+
+_SHAPES = {
+    "static": _static,
+    "chain": _chain,
+    "subscribe": _subscribe,
+    "unsubscribe": _unsubscribe,
+    "pairs": _pairs,
+    "storm": _storm,
+    "loss": _loss,
+    "chain-loss": _chain_loss,
+    "publisher-crash": _publisher_crash,
+    "stall": _stall,
+    "mute": _mute,
+    "unbounded": _unbounded,
+    "host-crash": _host_crash,
+    "lost-tail": _lost_tail,
+    "restarts": _restarts,
+    "duplicates": _duplicates,
+    "mixed": _mixed,
+    "causal": _causal,
+    "time-to-live": _time_to_live,
+    "lost-events": _lost_events,
+    "per-topic": _per_topic,
+    "subscriber-restart": _subscriber_restart,
+    "new-topics": _new_topics,
+    "expiry": _expiry,
+    "fencing": _fencing,
+    "forged": _forged,
+}
