@@ -6,7 +6,7 @@ import argparse
 import importlib
 import sys
 
-NAMES = ("passthrough", "ordering")
+NAMES = ("passthrough", "core", "ordering")
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,14 +16,20 @@ from txlayer.connect import connect
 from txlayer.errors import TxLayerError, UsageError
 from txlayer.presence import Roster
 
+_WORLDS = {
+    "transactions": "txlayer.simulation.command",
+    "ordering": "txlayer.simulation.ordering.command",
+}
 Command = Callable[[argparse.Namespace, Console], int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point. Exit status 0: done; 1: it failed; 2: the call was wrong."""
     parser = _parser()
-    args = parser.parse_args(arguments)
+    args, args.rest = parser.parse_known_args(arguments)
     command: Command = args.command
+    if args.rest and command is not _simulate:
+        parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
     try:
         return command(args, Console())
     except UsageError as exc:
@@ -41,6 +48,12 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="events between sites, in one process, no server")
     demo.set_defaults(command=_demo)
+
+    simulate = commands.add_parser(
+        "simulate", add_help=False, help="run the protocols in a simulated world; `simulate --help` for its options"
+    )
+    simulate.add_argument("--world", choices=sorted(_WORLDS), default="transactions")
+    simulate.set_defaults(command=_simulate)
 
     sites = commands.add_parser("sites", help="who is present on a bus")
     sites.add_argument("--bus", required=True, help="mqtt://host:port, kafka://host:port")
@@ -68,6 +81,15 @@ def _demo(args: argparse.Namespace, console: Console) -> int:
     from txlayer import demo
 
     return demo.run(console)
+
+
+def _simulate(args: argparse.Namespace, console: Console) -> int:
+    """Each world has options of its own."""
+    world = importlib.import_module(_WORLDS[args.world])
+    parser = argparse.ArgumentParser(prog=f"txlayer simulate --world {args.world}", description=world.__doc__)
+    world.add_arguments(parser)
+    status: int = world.run(parser.parse_args(args.rest))
+    return status
 
 
 def _sites(args: argparse.Namespace, console: Console) -> int:
