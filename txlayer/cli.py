@@ -26,10 +26,11 @@ Command = Callable[[argparse.Namespace, Console], int]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point. Exit status 0: done; 1: it failed; 2: the call was wrong."""
     parser = _parser()
-    args, args.rest = parser.parse_known_args(arguments)
+    args, rest = parser.parse_known_args(arguments)
+    args.rest = rest
     command: Command = args.command
-    if args.rest and command is not _simulate:
-        parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
+    if rest and command is not _simulate:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return command(args, Console())
     except UsageError as exc:
