@@ -21,6 +21,7 @@ class HostConfig:
 
     lease: float = 10.0
     retention: float = 60.0
+    retained: int = 100_000
     block: int = 4096
     durable_tickets: bool = False
     deltas: bool = True

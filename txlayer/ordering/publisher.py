@@ -47,6 +47,7 @@ class PublisherConfig:
     batch: int = 64
     window: int = 4
     retention: float = 60.0
+    retained: int = 100_000
     buffer: int = 65_536
     causal: bool = False
 
@@ -351,7 +352,9 @@ class Publisher:
     # Time
 
     def _on_tick(self, now: float) -> list[Effect]:
-        while self._kept_until and self._kept_until[0][0] <= now:
+        excess = len(self._kept_until) - self.config.retained
+        while self._kept_until and (self._kept_until[0][0] <= now or excess > 0):
+            excess -= 1
             self._kept.pop(self._kept_until.popleft()[1], None)
         effects: list[Effect] = self._overdue_turns(now)
         for topic in self._times.due(now):

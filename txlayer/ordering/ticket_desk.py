@@ -185,7 +185,7 @@ class TicketDesk:
     def expire(self, now: float) -> list[Effect]:
         """Void what was open for too long; forget what is long closed."""
         effects: list[Effect] = []
-        while self._leases and self._leases[0].until <= now:
+        while self._leases and (self._leases[0].until <= now or self._leases[0].state >= DONE):
             ticket = self._leases.popleft()
             if ticket.state < DONE:
                 effects.extend(self._void(ticket))
@@ -213,7 +213,9 @@ class TicketDesk:
 
     def _retire(self, before: float) -> list[Effect]:
         touched: dict[int, list[Ticket]] = {}
-        while self._retained and self._retained[0].until <= before:
+        excess = len(self._retained) - self.state.config.retained
+        while self._retained and (self._retained[0].until <= before or excess > 0):
+            excess -= 1
             ticket = self._retained.popleft()
             touched.setdefault(ticket.manager.rank, []).append(ticket)
         effects: list[Effect] = []

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable
+from itertools import compress
+from operator import ne
 
 from txlayer.ordering.counters import Counters
 from txlayer.ordering.ranges import Ranges
@@ -140,10 +142,10 @@ class TopicManager:
             return Stamp(self.rank, first, epoch, 0, ranks, values)
         if values == self.base_values:
             return Stamp(self.rank, first, epoch, self.base)
-        changed = [
-            (rank, value) for rank, value, base in zip(ranks, values, self.base_values, strict=True) if value != base
-        ]
-        return Stamp(self.rank, first, epoch, self.base, *zip(*changed, strict=True))
+        changed = list(map(ne, values, self.base_values))
+        return Stamp(
+            self.rank, first, epoch, self.base, tuple(compress(ranks, changed)), tuple(compress(values, changed))
+        )
 
     def usable_base(self, ticket: Ticket) -> bool:
         """The base comes before this number, after the last subscription change, and is published for certain."""

@@ -419,6 +419,15 @@ def test_a_void_that_a_subscriber_misses_is_told_again() -> None:
     assert [(void.first, void.lost) for void in sent(a.step(Missing("s", 0, 1, 1), 2.0), Void)] == [(1, False)]
 
 
+def test_no_more_than_so_many_closed_tickets_are_kept() -> None:
+    a = with_topics("a.x", retained=2)
+    for seq in range(1, 6):
+        confirmed(a, seq)
+    a.step(fx.Tick(), 1.0)
+    assert sorted(a.state.topics["a.x"].by_first) == [4, 5]
+    assert [void.lost for void in sent(a.step(Missing("s", 0, 1, 1), 1.0), Void)] == [True]
+
+
 def test_a_number_that_was_never_given_is_not_declared_lost() -> None:
     a = with_topics("a.x")
     assert sent(a.step(Missing("s", 0, 1, 1), 0.0), Void) == []

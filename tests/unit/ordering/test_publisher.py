@@ -105,6 +105,16 @@ def test_what_the_bus_lost_is_sent_again_under_the_same_number_until_it_is_forgo
     assert sent(p.step(Resend("a.x", 1), 11.0), Gone) == [Gone("p", "a.x", 1)]
 
 
+def test_no_more_than_so_many_events_are_kept_for_sending_again() -> None:
+    p = publisher(batch=1, retained=1)
+    offer(p, b"1", b"2")
+    for number in (1, 2):
+        p.step(stamped(number, number), 0.0)
+    p.step(fx.Tick(), 1.0)
+    assert sent(p.step(Resend("a.x", 1), 1.0), Gone)
+    assert payloads(p.step(Resend("a.x", 2), 1.0)) == [(2, b"2")]
+
+
 def test_a_deadline_that_passes_without_a_number_is_a_clear_error() -> None:
     p = publisher()
     p.step(fx.Offer("a.x", b"1", deadline=2.0), 0.0)
