@@ -29,6 +29,8 @@ HEADER = "tx"
 
 _HEAD = struct.Struct(">B12sQQB")  # form, stream, number, microseconds since 1970, length of the type that follows
 _COMPACT, _COMPACT_WITH_KEY = 1, 2
+pack_head = _HEAD.pack
+"""`pack` for an event without type and key, (1, stream, number, microseconds, 0): for the path of every event."""
 _NO_TYPE = "event"  # CloudEvents need one
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _CLOUD_ATTRIBUTES = frozenset(

@@ -20,7 +20,7 @@ from txlayer.adapters.kafka_names import check_topic, partition_of
 from txlayer.adapters.kafka_topics import KafkaTopics, Partitions
 from txlayer.adapters.streams import Stream, Streams
 from txlayer.errors import Closed, PayloadTooLarge, PublishFailed, TxLayerError, UsageError
-from txlayer.metadata import pack
+from txlayer.metadata import pack, pack_head
 from txlayer.receipt import Receipt
 
 RECORD_BYTES = 512
@@ -77,7 +77,10 @@ class KafkaOutbox:
                 partition = route.default if key is None else crc32(key) % route.partitions
                 stream = route.streams[partition]
                 number = stream.number + 1
-                packed = pack(stream.id, number, time_ns() // 1000, type.encode())
+                if type:
+                    packed = pack(stream.id, number, time_ns() // 1000, type.encode())
+                else:
+                    packed = pack_head(1, stream.id, number, time_ns() // 1000, 0)
                 try:
                     self._produce(topic, payload, key, partition, receipt, None, 0, [(PACKED, packed)])
                 except BufferError:

@@ -10,7 +10,7 @@ from txlayer import metadata
 from txlayer.metadata import Position
 
 
-@dataclass
+@dataclass(slots=True)
 class Stream:
     """The events of this publisher on one topic (and partition). `number` is the last one given."""
 
