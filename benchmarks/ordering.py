@@ -18,10 +18,10 @@ from txlayer.logs.sqlite import SqliteDisk
 from txlayer.ordering import effects as fx
 from txlayer.ordering.delivery_buffer import DeliveryBuffer
 from txlayer.ordering.host import Host
-from txlayer.ordering.host_log import open_host_log
 from txlayer.ordering.host_state import HostConfig
 from txlayer.ordering.messages import Create, Event, Locate, Published, Register, Stamped
 from txlayer.ordering.timestamp import Stamp
+from txlayer.runtime.host_log import open_host_log
 
 GROUPS = (1, 5, 20, 50, 500)
 

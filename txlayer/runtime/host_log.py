@@ -1,7 +1,7 @@
 """The log of a sequencer host: its records under their keys, in a disk of `txlayer.logs`, with group commit.
 
-The header names the host, its rank and the incarnation of the log: the log of another host does not open. The one part
-of `txlayer.ordering` that knows the port of the logs; the roles do not.
+The header names the host, its rank and the incarnation of the log: the log of another host does not open. It joins the
+records of `txlayer.ordering` to the port of the logs; the roles know nothing of it.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from txlayer.logs.port import Batch, Disk
 from txlayer.logs.sqlite import SqliteDisk
 from txlayer.ordering import effects as fx
 from txlayer.ordering.host import Host
-from txlayer.ordering.host_log import HostLog, open_host_log
 from txlayer.ordering.host_state import HostConfig
 from txlayer.ordering.messages import Stamped
 from txlayer.ordering.records import EpochRecord, SubscriptionRecord
+from txlayer.runtime.host_log import HostLog, open_host_log
 
 
 def opened(path: Path, host: str = "a", rank: int = 0) -> tuple[Disk, HostLog]:
