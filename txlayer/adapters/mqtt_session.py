@@ -11,7 +11,6 @@ Each connection is a generation with an acknowledgement window of its own.
 from __future__ import annotations
 
 import logging
-import random
 import select
 import ssl
 import threading
@@ -37,6 +36,7 @@ from txlayer.adapters.mqtt_options import (
     make_client,
 )
 from txlayer.adapters.mqtt_outbox import Outbox, Outgoing
+from txlayer.adapters.mqtt_patience import LONGEST_PAUSE, Patience
 from txlayer.adapters.mqtt_socket import flush, no_delay
 from txlayer.adapters.wake_up import WakeUp
 from txlayer.delivery import Delivery
@@ -61,10 +61,6 @@ _logger = logging.getLogger(__name__)
 _READS_IN_A_ROW = 200
 _BAD_CREDENTIALS = {0x86, 0x87}
 _TAKEN_OVER = 0x8E
-_LONGEST_PAUSE = 10.0
-_FIGHT_SECONDS = 30.0
-_LOST_FIGHT = 3
-_MOST_FRUITLESS = 6
 
 
 class Session:
@@ -98,8 +94,7 @@ class Session:
         self._keepalive = keepalive or options.keepalive
         self._on_ended = on_ended
         self._neighbour = neighbour
-        self._losses: list[tuple[float, int]] = []
-        self._fruitless = 0
+        self._patience = Patience()
         self._outbox = Outbox(client)
         self._acks: deque[tuple[AckWindow, int]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
@@ -283,27 +278,17 @@ class Session:
                 ).start()
 
     def _note_loss(self) -> None:
-        """Another client with our client id makes the broker end our connection, and not every broker says so.
-
-        We would end its connection in turn, and so on: when a durable name is thrown out again and again while the
-        connection beside it stays, its holder gives up.
-        """
-        if self._stopping.is_set() or not self._durable or self._neighbour is None or not self._neighbour.connected:
-            return
-        now, beside = time.monotonic(), self._neighbour.generations
-        recent = [(at, place) for at, place in self._losses if now - at < _FIGHT_SECONDS and place == beside]
-        self._losses = [*recent, (now, beside)]
-        self._taken_over = self._taken_over or len(self._losses) >= _LOST_FIGHT
+        if not self._stopping.is_set() and self._durable and self._neighbour is not None and self._neighbour.connected:
+            fight_lost = self._patience.lost(time.monotonic(), self._neighbour.generations)
+            self._taken_over = self._taken_over or fight_lost
 
     def _pause(self) -> None:
         """Before the next connection, if the ones before broke before anything came through."""
-        if self._fruitless > 1:
-            longest = min(_LONGEST_PAUSE, 0.05 * 2.0**self._fruitless)
-            self._stopping.wait(random.uniform(0, longest))
-        if self._fruitless >= _MOST_FRUITLESS and self._outbox.give_up_largest(self._fruitless):
-            _logger.error("%s broke the connection %d times: an event is given up", self._endpoint, self._fruitless)
-            self._fruitless = 0
-        self._fruitless += 1
+        self._stopping.wait(self._patience.begin())
+        breaks = self._patience.fruitless - 1
+        if self._patience.exhausted and self._outbox.give_up_largest(breaks):
+            _logger.error("%s broke the connection %d times: an event is given up", self._endpoint, breaks)
+            self._patience.progress()
 
     def _hang_up(self) -> None:
         """Nobody waits for this thread any more."""
@@ -332,7 +317,7 @@ class Session:
 
         pauses = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type((OSError, ValueError, BusError)),
-            wait=tenacity.wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=LONGEST_PAUSE),
             stop=tenacity.stop_when_event_set(self._stopping),
             sleep=tenacity.sleep_using_event(self._stopping),
             after=self._note_failure,
@@ -404,8 +389,8 @@ class Session:
             if now > next_misc:
                 next_misc = now + 0.5
                 self.client.loop_misc()
-                if now - began > _LONGEST_PAUSE:
-                    self._fruitless = 0
+                if now - began > LONGEST_PAUSE:
+                    self._patience.progress()
 
     def _read(self, ready: Sequence[tuple[int, int]], pending: Callable[[], int] | None) -> None:
         wake = self._wake_up.fileno()
@@ -478,12 +463,12 @@ class Session:
 
     def _on_message(self, client: Client, _: object, message: MQTTMessage) -> None:
         self._progress += 1
-        self._fruitless = 0
+        self._patience.progress()
         self._received.append(message)
 
     def _on_publish(self, client: Client, _: object, mid: int, reason: ReasonCode, properties: object) -> None:
         self._progress += 1
-        self._fruitless = 0
+        self._patience.progress()
         refused = reason.value >= 0x80
         self._outbox.acknowledge(mid, PublishFailed(f"the broker refused the event: {reason}") if refused else None)
 
