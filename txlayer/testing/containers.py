@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from txlayer.testing import kafka_ready, mosquitto, postgres
 from txlayer.testing.process import wait_until
-from txlayer.testing.server import How, Server, ServerFailed, ServerUnavailable
+from txlayer.testing.server import How, ServerFailed, ServerUnavailable, SharedServer
 
 MOSQUITTO_IMAGE = "eclipse-mosquitto:2.0.22"
 KAFKA_IMAGE = "confluentinc/cp-kafka:7.6.0"  # what KafkaContainer's start script is written for
@@ -67,34 +67,15 @@ def quiet() -> Iterator[None]:
         yield
 
 
-class ContainerServer(Server):
+class ContainerServer(SharedServer):
     """A started container. Docker gives a restarted one another port, so that it is not ended before the close."""
 
     how = How.CONTAINER
 
     def __init__(self, container: Any, url: str, clean_up: Callable[[], None] = lambda: None) -> None:
+        super().__init__(url, "is a container that would come back at another port")
         self._container: Any | None = container
-        self._url = url
         self._clean_up = clean_up
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    def _refuse(self) -> None:
-        raise ServerUnavailable(
-            f"the container at {self.address} would come back at another port: "
-            "a test that ends its server starts a private one"
-        )
-
-    def kill(self) -> None:
-        self._refuse()
-
-    def stop(self) -> None:
-        self._refuse()
-
-    def restart(self) -> None:
-        self._refuse()
 
     def close(self) -> None:
         container, self._container = self._container, None

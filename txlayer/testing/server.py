@@ -69,24 +69,19 @@ class Server(ABC):
         return self.url.rpartition("@")[2].rpartition("//")[2].partition("/")[0].partition("?")[0]
 
 
-class GivenServer(Server):
-    """A server that someone else runs, named by URL."""
+class SharedServer(Server):
+    """A server that a test may use and not end; `why` tells it the reason."""
 
-    how = How.ENVIRONMENT
-
-    def __init__(self, url: str, variable: str) -> None:
+    def __init__(self, url: str, why: str) -> None:
         self._url = url
-        self._variable = variable
+        self._why = why
 
     @property
     def url(self) -> str:
         return self._url
 
     def _refuse(self) -> None:
-        raise ServerUnavailable(
-            f"the server at {self.address} was given by {self._variable} and is not ours to end: "
-            "a test that needs this starts a private one"
-        )
+        raise ServerUnavailable(f"{self.address} {self._why}: a test that ends its server starts a private one")
 
     def kill(self) -> None:
         self._refuse()
@@ -96,6 +91,15 @@ class GivenServer(Server):
 
     def restart(self) -> None:
         self._refuse()
+
+
+class GivenServer(SharedServer):
+    """A server that someone else runs, named by URL."""
+
+    how = How.ENVIRONMENT
+
+    def __init__(self, url: str, variable: str) -> None:
+        super().__init__(url, f"was given by {variable} and is not ours to end")
 
     def close(self) -> None:
         """Nothing of it is ours."""
