@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: 
 
 from tests.conftest import DEADLINE, eventually
 from txlayer import Ack, Bus, Delivery, Gap, connect, errors
+from txlayer.adapters.kafka_reader import BATCH
 from txlayer.testing.kafka import Kafka
 from txlayer.testing.server import Server
 
@@ -243,7 +244,7 @@ def test_unacknowledged_events_stop_the_reader(open_bus: Connect, name: str, mon
         bus.publish(name, b"%d" % number)
     while len(inbox) < 5000:
         eventually(lambda: any(not d.settled for d in inbox))
-        assert sum(not d.settled for d in inbox) <= 100 + 1000
+        assert sum(not d.settled for d in inbox) <= 100 + BATCH
         for delivery in list(inbox):
             delivery.ack()
     assert [int(d.payload) for d in inbox] == list(range(5000))
