@@ -25,7 +25,8 @@ from txlayer.errors import BrokerUnreachable, Closed, SubscribeFailed
 
 _logger = logging.getLogger(__name__)
 
-BATCH = 2000
+BATCH = 500
+"""Below the 700 new objects after which the garbage collector looks at them all."""
 BUSY = 50
 GATHER_SECONDS = 0.003
 """After a batch of at least `BUSY`, how long the next one grows: every batch wakes other threads."""
@@ -201,6 +202,7 @@ class KafkaReader:
             batch = self.consumer.consume(1, IDLE_SECONDS)
         if batch:
             self._sort(batch)
+            batch.clear()
 
     def _sort(self, batch: list[Message]) -> None:
         """Give each partition its messages, in order."""
