@@ -163,7 +163,7 @@ class Participant:
     ) -> list[Effect]:
         match call:
             case JoinCall():
-                return []
+                return publisher.join()
             case PublishCall():
                 return publisher.publish(call.item)
             case CommitCall():
