@@ -351,6 +351,20 @@ def test_after_an_unknown_outcome_the_site_tells_it_later(sites: Sites) -> None:
     eventually(known)
 
 
+def test_what_was_told_is_still_known_afterwards(memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("orders")
+    publisher = pair(memory_sites, type, notes)
+    told = publisher.send(type, ["x"])
+    eventually(lambda: not publisher._engine.participant.coordinator.transactions)
+    assert told.tx is not None
+    assert publisher.outcome(told.tx) == told
+    assert publisher.outcome(str(told.tx)) == told
+    with pytest.raises(UsageError, match="no transaction id"):
+        publisher.outcome("nonsense")
+    with pytest.raises(UsageError, match="by the transaction's id or by its key"):
+        publisher.outcome()
+
+
 def test_missing_votes_abort_or_are_waited_for(sites: Sites) -> None:
     type = sites.name("orders")
     leave = threading.Event()
