@@ -27,14 +27,17 @@ from txlayer.effects import (
     PublishCall,
     Received,
     Role,
+    RoomChanged,
     ScopeChosen,
     Send,
+    Settled,
     TimerFired,
     WaitLonger,
 )
 from txlayer.messages import AnyMessage, ChainKind, TxId
 from txlayer.records import AnyRecord
 from txlayer.transactions.coordinator_desk import CoordinatorDesk
+from txlayer.transactions.finisher import Finisher
 from txlayer.transactions.publisher import Publisher
 from txlayer.transactions.seat import Seat
 from txlayer.transactions.subscriber_desk import SubscriberDesk
@@ -49,6 +52,14 @@ _TO_PUBLISHER = (m.Created, m.Hello, m.Refused, m.Accepted, m.VotesMissing, m.Ou
 _CALLS = (JoinCall, PublishCall, CommitCall, AbortCall, WaitLonger, AskCall, ConfirmCall)
 
 
+def said_by(message: AnyMessage) -> str:
+    """The coordinator in whose name a message to a publisher speaks."""
+    if named := getattr(message, "coordinator", ""):
+        return str(named)
+    tx: TxId | None = getattr(message, "tx", None)
+    return tx.coordinator if tx is not None else ""
+
+
 @dataclass(slots=True)
 class Participant:
     """All roles of one site."""
@@ -56,6 +67,7 @@ class Participant:
     seat: Seat
     coordinator: CoordinatorDesk = field(init=False)
     subscriber: SubscriberDesk = field(init=False)
+    finisher: Finisher = field(init=False)
     publishers: dict[str, Publisher] = field(default_factory=dict)
     by_tx: dict[TxId, str] = field(default_factory=dict)
     confirmed: dict[TxId, None] = field(default_factory=dict)
@@ -65,6 +77,7 @@ class Participant:
     def __post_init__(self) -> None:
         self.coordinator = CoordinatorDesk(self.seat)
         self.subscriber = SubscriberDesk(self.seat)
+        self.finisher = Finisher(self.seat)
 
     def recover(self, records: Iterable[AnyRecord]) -> list[Batch]:
         """Read the whole log; only then does anything leave."""
@@ -87,6 +100,11 @@ class Participant:
                 return self.subscriber.on_scope(event)
             case PresenceChanged():
                 return self.coordinator.on_presence(event)
+            case Settled():
+                return self._on_settled(event)
+            case RoomChanged():
+                self.coordinator.room_low = self.subscriber.room_low = event.low
+                return []
             case MarkersFound():
                 return self.subscriber.on_markers(event)
             case FollowCall():
@@ -100,6 +118,8 @@ class Participant:
 
     def _on_received(self, message: AnyMessage, frame: bytes) -> list[Batch]:
         batches: list[Batch] = []
+        if isinstance(message, m.InDoubt) and message.finisher:
+            return self._on_finish_asked(message)
         if isinstance(message, _TO_COORDINATOR):
             batches = self.coordinator.on_message(message)
             if not isinstance(message, m.InDoubt):
@@ -107,6 +127,17 @@ class Participant:
         if isinstance(message, _TO_PUBLISHER):
             return self._to_publisher(message)
         return batches + self.subscriber.on_message(message, frame)
+
+    def _on_finish_asked(self, question: m.InDoubt) -> list[Batch]:
+        gone = question.tx.coordinator not in self.coordinator.present
+        if question.finisher != self.seat.site or not gone or question.tx.coordinator == self.seat.site:
+            return []
+        return [(("f", question.tx), self.finisher.on_in_doubt(question))]
+
+    def _on_settled(self, settled: Settled) -> list[Batch]:
+        if self.seat.owns(settled.tx):
+            return self.coordinator.on_settled(settled)
+        return [(("f", settled.tx), self.finisher.on_settled(settled))]
 
     def _on_timer(self, fired: TimerFired) -> list[Batch]:
         kind, subject, name = fired.key
@@ -186,6 +217,8 @@ class Participant:
             return [(("p", tx), [Send(tx.coordinator, m.Confirm(tx, self.seat.site))])]
         for call in calls:
             publisher = self.publishers[call]
+            if said_by(message) != publisher.coordinator:
+                continue
             batches += self._publish(publisher, self._answer(publisher, message))
         return batches
 
