@@ -219,8 +219,7 @@ class World:
         node = self.nodes[name]
         if node.up:
             return
-        self.history.blocked += [(other.name, tx) for other in self.nodes.values() for tx in other.resource.prepared
-                                 if tx.coordinator == name]  # fmt: skip
+        self.history.blocked += [(o, tx) for o in self.nodes for tx in self._waiting_for(name, o)]
         node.start()
         self.note(name, f"starts life {node.life()}")
         for other, peer in self.nodes.items():
@@ -231,6 +230,10 @@ class World:
         for script in self.scripts.values():
             if script.site == name:
                 self.clock.after(0.05, script.on_restart)
+
+    def _waiting_for(self, coordinator: str, site: str) -> list[TxId]:
+        prepared = self.nodes[site].resource.prepared
+        return [tx for tx in prepared if tx.coordinator == coordinator and site != coordinator]
 
     def _follow(self, node: Node) -> None:
         """Sites that follow, or are durable local members, read every coordinator."""
