@@ -170,7 +170,8 @@ class Chain:
         position = Append(f"p/{self.kind.value}", ChainPosition(self.kind, self.low, self.next))
         for number in gone:
             self.entries.pop(number, None)
-        stop = [] if self.entries else [CancelTimer(("chain", self.kind, "retry"))]
+        behind = self.entries or any(reading.stale for reading in self.readers.values())
+        stop = [] if behind else [CancelTimer(("chain", self.kind, "retry"))]
         return [position, *(Drop(self._entry_key(number)) for number in gone), *stop]
 
     def _entry_key(self, number: int) -> str:

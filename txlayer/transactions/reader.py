@@ -87,9 +87,10 @@ class ChainReader:
         """Ask again, or try again."""
         if name == "ask":
             return self._ask()
-        if self.applying is None:
+        entry = self.buffer.get(self.upto + 1)
+        if self.applying is None or entry is None:  # it fell behind in the meantime: a snapshot will have it
+            self.applying = None
             return []
-        entry = self.buffer[self.upto + 1]
         return [ApplyWhole(self.applying, entry.events, self.attempt + 1)]
 
     def key(self) -> tuple[str, str, str]:
