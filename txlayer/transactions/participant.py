@@ -70,6 +70,7 @@ class Participant:
     finisher: Finisher = field(init=False)
     publishers: dict[str, Publisher] = field(default_factory=dict)
     by_tx: dict[TxId, str] = field(default_factory=dict)
+    by_key: dict[str, str] = field(default_factory=dict)
     confirmed: dict[TxId, None] = field(default_factory=dict)
     open_serials: dict[int, None] = field(default_factory=dict)
     serial: int = 0
@@ -201,6 +202,7 @@ class Participant:
                 return publisher.wait_longer(call.seconds)
             case AskCall():
                 publisher.key = call.key or publisher.key or call.call
+                self.by_key[publisher.key] = call.call
                 return publisher.ask(call.within)
             case ConfirmCall():
                 return publisher.confirm()
@@ -210,6 +212,8 @@ class Participant:
         tx: TxId | None = getattr(message, "tx", None)
         batches: list[Batch] = []
         calls = [key] if key in self.publishers else []
+        if key in self.by_key and self.by_key[key] not in calls:
+            calls.append(self.by_key[key])
         if tx is not None and tx in self.by_tx and self.by_tx[tx] not in calls:
             calls.append(self.by_tx[tx])
         if not calls and isinstance(message, m.Outcome) and tx in self.confirmed:
@@ -246,6 +250,7 @@ class Participant:
             self.open_serials.pop(publisher.serial, None)
         if publisher.ended:
             self.publishers.pop(publisher.call, None)
+            self.by_key.pop(publisher.key, None)
             if publisher.tx is not None:
                 self.by_tx.pop(publisher.tx, None)
                 self._remember(publisher.tx)
