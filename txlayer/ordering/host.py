@@ -96,11 +96,13 @@ class Host:
         state = self.state
         return Claimed(state.rank, state.name, state.epoch, self.incarnation, self.patterns)
 
-    def start(self, records: Iterable[AnyRecord], neighbours: Neighbours, now: float) -> list[Effect]:
-        """Begin a life, from what the log holds."""
+    def start(
+        self, records: Iterable[AnyRecord], neighbours: Neighbours, now: float, known_epoch: int = 0
+    ) -> list[Effect]:
+        """Begin a life, from what the log holds. `known_epoch`: the last one that the directory shows of this rank."""
         records = list(records)
         epochs = [record.epoch for record in records if isinstance(record, EpochRecord)]
-        self.state.epoch = max(epochs, default=0) + 1
+        self.state.epoch = max([known_epoch, *epochs]) + 1
         self._restore(records, now)
         self.behind = bool(epochs) and neighbours.lower is not None
         effects: list[Effect] = [Persist("epoch", EpochRecord(self.state.epoch))]
@@ -252,7 +254,7 @@ class Host:
         if higher:
             onward = Register(
                 message.subscriber, message.version, message.new, message.old, message.refresh, message.related,
-                message.whole, message.sent, ranks, values, message.anew,
+                message.whole, message.sent, ranks, values, message.anew, message.lasting,
             )  # fmt: skip
             return [*effects, *self._upwards(onward)]
         done = Registered(message.version, message.refresh, message.sent, ranks, values)

@@ -22,6 +22,7 @@ from txlayer.ordering.directory import Directory, check_topic
 from txlayer.ordering.effects import Accepted, Claimed, Effect, Failed, Handed, Offer, Publish, Report, Send, Tick
 from txlayer.ordering.messages import (
     Acknowledged,
+    Beside,
     Create,
     Event,
     Gone,
@@ -58,6 +59,7 @@ class _Item:
     payload: bytes
     deadline: float | None
     released: bool = False
+    beside: Beside | None = None
 
 
 @dataclass(slots=True)
@@ -165,7 +167,7 @@ class Publisher:
         lane = self._lanes.setdefault(event.topic, _Lane(event.topic))
         lane.serial += 1
         self.buffered += 1
-        item = _Item(lane.serial, event.payload, event.deadline)
+        item = _Item(lane.serial, event.payload, event.deadline, beside=event.beside)
         if self.config.causal:
             self._held.append((event.topic, item))
             return self._take_turns(now)
@@ -268,7 +270,7 @@ class Publisher:
         effects: list[Effect] = []
         for number, item in zip(numbers, request.items, strict=True):
             own = Stamp(stamp.rank, number, stamp.epoch, stamp.base, stamp.ranks, stamp.values)
-            event = Event(self.name, item.serial, own, item.payload, item.released)
+            event = Event(self.name, item.serial, own, item.payload, item.released, item.beside)
             item.released = True
             self._kept[lane.topic, number] = (event, request.seq, first, count)
             self._kept_until.append((now + self.config.retention, (lane.topic, number)))
@@ -280,9 +282,14 @@ class Publisher:
         lane = self._lanes[event.topic]
         for release in reversed(lane.releases.values()):
             if event.number in release.unhanded:
-                del release.unhanded[event.number]
+                for number in range(event.number, event.number + event.count):
+                    release.unhanded.pop(number, None)
                 return [] if release.unhanded else self._confirm(lane, release)
         return []
+
+    def forget(self, topic: str, number: int) -> None:
+        """The bus does not take this event: whoever asks for it is told that it is gone."""
+        self._kept.pop((topic, number), None)
 
     def _confirm(self, lane: _Lane, release: _Release) -> list[Effect]:
         home = self.directory.home(lane.topic)
@@ -327,7 +334,7 @@ class Publisher:
         numbers = range(reminder.first, reminder.first + reminder.count)
         kept = [self._kept[reminder.topic, number][0] for number in numbers if (reminder.topic, number) in self._kept]
         self.buffered += len(kept)
-        return [_Item(event.serial, event.payload, None, released=True) for event in kept]
+        return [_Item(event.serial, event.payload, None, True, event.beside) for event in kept]
 
     def _on_resend(self, message: Resend) -> list[Effect]:
         home = self.directory.home(message.topic)
