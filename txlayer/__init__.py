@@ -6,6 +6,7 @@ from txlayer.metadata import Metadata
 from txlayer.ports import Ack, Bus, Capabilities, Identity, Retry, SiteView, Standing, Subscription, Watch
 from txlayer.presence import Roster
 from txlayer.receipt import Receipt
+from txlayer.sequencing.ordered_bus import ordered
 
 __all__ = [
     "Ack",
@@ -23,4 +24,5 @@ __all__ = [
     "Subscription",
     "Watch",
     "connect",
+    "ordered",
 ]

@@ -86,6 +86,10 @@ class Host:
         """One event in, effects out."""
         return self._handlers[type(event)](event, now)
 
+    def takes(self, event: object) -> bool:
+        """Whether it is something that is said to hosts."""
+        return type(event) in self._handlers
+
     @property
     def serving(self) -> bool:
         """Whether numbers may be given: not fenced, and nothing missed that had passed by."""

@@ -173,6 +173,10 @@ class Hello(_Message, frozen=True):
     epoch: int
 
 
+class Beat(_Message, frozen=True):
+    """A host to itself, over the bus: when it comes back, the bus works."""
+
+
 class Welcome(_Message, frozen=True):
     """First frame of a link: all counters that the sender knows."""
 
@@ -267,6 +271,7 @@ AnyMessage: TypeAlias = (
     | Refused
     | Hail
     | Hello
+    | Beat
     | Complete
     | Chained
     | Event

@@ -280,12 +280,27 @@ class Publisher:
 
     def _on_handed(self, event: Handed, now: float) -> list[Effect]:
         lane = self._lanes[event.topic]
-        for release in reversed(lane.releases.values()):
-            if event.number in release.unhanded:
-                for number in range(event.number, event.number + event.count):
-                    release.unhanded.pop(number, None)
-                return [] if release.unhanded else self._confirm(lane, release)
-        return []
+        effects: list[Effect] = []
+        number, end = event.number, event.number + event.count
+        while number < end:
+            release = lane.releases.get(number) or self._release_of(lane, number)
+            if release is None:
+                number += 1
+                continue
+            last = min(end, release.first + len(release.items))
+            for one in range(number, last):
+                release.unhanded.pop(one, None)
+            number = last
+            if not release.unhanded:
+                effects.extend(self._confirm(lane, release))
+        return effects
+
+    def _release_of(self, lane: _Lane, number: int) -> _Release | None:
+        return next((release for release in reversed(lane.releases.values()) if number in release.unhanded), None)
+
+    def last_serial(self, topic: str) -> int:
+        """The serial of the event that was offered last."""
+        return self._lanes[topic].serial
 
     def forget(self, topic: str, number: int) -> None:
         """The bus does not take this event: whoever asks for it is told that it is gone."""
