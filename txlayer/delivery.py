@@ -41,6 +41,8 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     """This subscription has been given the same event before."""
     out_of_order: bool = False
     """On an ordered bus: it has no place in the order, or came after it."""
+    place: int | None = None
+    """On an ordered bus: its number in its topic."""
     settled: bool = False
     _window: Window | None = None
     token: int = 0

@@ -168,7 +168,7 @@ class OrderedSubscription:
         delivery = arrivals.delivery_of(effect.topic, effect.event)
         if self._keeper is not None:
             delivery = self._keeper.handed(effect, delivery)
-        delivery.out_of_order = effect.out_of_order
+        delivery.out_of_order, delivery.place = effect.out_of_order, effect.event.stamp.number
         self._lane.put([delivery])
 
     # Effects

@@ -106,8 +106,8 @@ class HostExchange:
         try:
             while True:
                 self._take(await tcp_frames.read(reader), writer)
-        except (OSError, asyncio.IncompleteReadError):
-            _logger.debug("a client has gone")
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            _logger.debug("a client has gone, or this host ends")
         except DecodeError as exc:
             _logger.warning("a client was cut off: %s", exc)
         finally:
