@@ -319,7 +319,8 @@ class Host:
             return fault
         for rank, value in zip(fill.ranks, fill.values, strict=True):
             if host_of(rank) > own and value < self.state.counters.get(rank):
-                return f"counter of {rank} went back to {value} on the chain"
+                known = self.state.counters.get(rank)
+                return f"counter of {rank} went back from {known} to {value} on the chain, in a stamp of {fill.rank} {fill}"
             if host_of(rank) == own and self.state.manager(rank) is None:
                 return f"a stamp names topic {rank}, which does not exist here"
         return None

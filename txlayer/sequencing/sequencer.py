@@ -30,6 +30,7 @@ _logger = logging.getLogger(__name__)
 _TICK = 0.02
 _ROUND = 2048
 _STARTED = 10.0
+_REMIND = 5.0
 
 Item: TypeAlias = AnyMessage | fx.Claimed
 
@@ -70,6 +71,7 @@ class Sequencer:
         self._neighbours = fx.Neighbours(None, None)
         exchange.listen(name, self._queue.put)
         self._claims: dict[int, Claim] = {}
+        self._remind_at = _REMIND
         self._watch = claims.watch(bus, chain, self._found)
         self._begin(list(self._claims.values()), fresh)
         self._thread = threading.Thread(target=self._run, name=f"txlayer-sequencer-{name}", daemon=True)
@@ -152,10 +154,20 @@ class Sequencer:
         self._perform(effects)
         if self._clock.beat_due():
             self._exchange.send([(self.name, Beat())])
+        if self._remind_at <= now:
+            self._remind(now)
         if self._host.fenced is not None:
             self._fail(NameTaken(self._host.fenced))
             return False
         return True
+
+    def _remind(self, now: float) -> None:
+        """Say the claim again: a broker that was killed may have forgotten it, a former holder may have hidden it."""
+        self._remind_at = now + _REMIND
+        try:
+            claims.announce(self._bus, self._chain, self.claim)
+        except TxLayerError as exc:
+            _logger.info("host %s: its claim was not repeated: %s", self.name, exc)
 
     def _collect(self) -> list[Item] | None:
         """What has come, or nothing when it is time to look at the clock; None: the end."""
@@ -180,6 +192,8 @@ class Sequencer:
             return []
         effects = self._host.step(item, now)  # type: ignore[arg-type]
         if isinstance(item, fx.Claimed):
+            if item.host == self.rank and item.epoch < self.epoch:
+                self._remind_at = now
             neighbours = self._host.directory.neighbours(self.rank)
             if neighbours != self._neighbours:
                 self._neighbours = neighbours
