@@ -50,10 +50,13 @@ class Lane:
         high_water: int = 10_000,
         high_water_bytes: int = 64 << 20,
         on_low: Callable[[], None] = lambda: None,
+        numbered: bool = True,
     ) -> None:
+        """`numbered`: what came twice or never is told by the publishers' numbers; a layer may know better."""
         self.stats = Stats()
         self._options = options
         self._bury = bury
+        self._numbered = numbered
         self._tracker = StreamTracker()
         self._high_water = high_water
         self._high_water_bytes = high_water_bytes
@@ -129,14 +132,17 @@ class Lane:
     def _handle_batch(self, batch: list[Delivery]) -> None:
         handler, stats, name = self._options.handler, self.stats, self._options.name
         see, see_packed = self._tracker.see, self._tracker.see_packed
-        auto = self._options.ack is Ack.AUTO
+        auto, numbered = self._options.ack is Ack.AUTO, self._numbered
         for delivery in batch:
             if self._closed:
                 return
             if self._wanted is not None and not self._wanted(delivery.topic):
                 delivery.ack()
                 continue
-            if delivery.packed:
+            seen: tuple[int, int] | bool
+            if not numbered:
+                seen = False
+            elif delivery.packed:
                 seen = see_packed(delivery.packed)
             else:
                 position = delivery.position
