@@ -30,6 +30,8 @@ from txlayer.resources.postgres_sources import Lease, source_of
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 _MARKER = "txlayer.marker.marker_pkey"
 _SWEPT_AT_ONCE = 64
+_TRIES = 4
+_ENDINGS = {"COMMIT", "ROLLBACK", "PREPARE TRANSACTION"}
 _NOT_OPEN: dict[int, str] = {
     pq.TransactionStatus.INERROR: "a statement failed and the handler went on: raise, or try it in conn.transaction()",
     pq.TransactionStatus.IDLE: "the handler ended the transaction itself, which is the layer's to end",
@@ -102,8 +104,7 @@ class PostgresResource:
         if unit.lost:
             raise ResourceError(unit.lost)
         if unit.lease is None:
-            unit.lease = self._source.take()
-            self._say(unit.lease, self._begin)
+            unit.lease = self._begun()
         if unit.queued:
             queued, unit.queued = unit.queued, []
             self._say(unit.lease, b"; ".join(unit.lease.bound(*statement) for statement in queued))
@@ -273,8 +274,23 @@ class PostgresResource:
             results = exchange(unit.lease.pgconn, b"; ".join([*parts, ending.encode()]), self._within)
         finally:
             self._let_go(unit)
-        if tags(results)[-1] != expected:
-            raise ResourceError(f"the server answered {tags(results)[-1]} in place of {expected}: it was rolled back")
+        *before, last = tags(results)
+        if last != expected:
+            raise ResourceError(f"the server answered {last} in place of {expected}: it was rolled back")
+        if _ENDINGS.intersection(before):
+            self.roll_back(tx)
+            raise ResourceError("a batch must not end or roll back the transaction, which is the layer's to end")
+
+    def _begun(self) -> Lease:
+        """A connection with a transaction open; another one if the server has closed what was in the pool."""
+        for _ in range(_TRIES):
+            lease = self._source.take()
+            try:
+                self._say(lease, self._begin)
+                return lease
+            except ConnectionLost:
+                self._source.give(lease)
+        raise ResourceError("the server closes its connections")
 
     def _check_open(self, unit: _Unit) -> None:
         assert unit.lease is not None

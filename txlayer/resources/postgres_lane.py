@@ -4,6 +4,7 @@ prepared branch cannot keep it from being finished. What is said here can be sai
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
 
@@ -14,7 +15,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from txlayer.errors import ResourceError, ResourceUnavailable
 from txlayer.resources.postgres_exchange import ConnectionLost, Rejected, exchange
-from txlayer.resources.postgres_sources import Source
+from txlayer.resources.postgres_sources import Source, check
 
 _TABLE = """
 CREATE SCHEMA IF NOT EXISTS txlayer;
@@ -25,6 +26,7 @@ CREATE TABLE IF NOT EXISTS txlayer.marker (
 _SETUP_LOCK = 7_403_211_955
 _LOCKED, _BUSY, _UNDEFINED = "55P03", "55000", "42704"
 _PAUSE = 0.05
+_TRIES = 3
 
 
 class Lane:
@@ -35,7 +37,7 @@ class Lane:
         self._patience = patience
         self._pool = ConnectionPool(
             source.conninfo, kwargs=source.options, min_size=1, max_size=size, open=False, timeout=patience,
-            reconnect_timeout=1.0, configure=_autocommit,
+            reconnect_timeout=1.0, configure=_autocommit, check=check,
         )  # fmt: skip
 
     def open(self, within: float) -> None:
@@ -58,11 +60,11 @@ class Lane:
             self.run(f"BEGIN; SELECT pg_advisory_xact_lock({_SETUP_LOCK}); {_TABLE}; COMMIT")
 
     def run(self, sql: str, within: float = 0.0) -> list[PGresult]:
-        """Send a message; once more if the connection that was at hand turns out to be dead."""
-        try:
-            return self._run(sql, within or self._patience)
-        except ConnectionLost:
-            return self._run(sql, within or self._patience)
+        """Send a message; again if the connection that was at hand turns out to be dead."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(ConnectionLost):
+                return self._run(sql, within or self._patience)
+        return self._run(sql, within or self._patience)
 
     def ask(self, sql: str) -> list[str | None]:
         """The first row of a query."""

@@ -83,7 +83,7 @@ def source_of(database: Any, size: int, patience: float) -> Source:
     """The source for what the user named."""
     if isinstance(database, str):
         pool = ConnectionPool(
-            database, min_size=1, max_size=size, open=False, timeout=patience, reconnect_timeout=1.0, check=_check,
+            database, min_size=1, max_size=size, open=False, timeout=patience, reconnect_timeout=1.0, check=check,
             kwargs={"autocommit": True, "fallback_application_name": "txlayer", **KEPT_ALIVE},
         )  # fmt: skip
         return PoolSource(pool, patience, owned=True)
@@ -104,7 +104,8 @@ def _database(conninfo: object) -> str:
     return str(conninfo_to_dict(conninfo if isinstance(conninfo, str) else "").get("dbname") or "postgres")
 
 
-def _check(conn: Connection[Any]) -> None:
+def check(conn: Connection[Any]) -> None:
+    """For a pool: look at the connection without asking the server."""
     if not alive(conn.pgconn):
         conn.close()
         raise ResourceError("the server has closed the connection")
