@@ -25,7 +25,7 @@ class Direct:
         """Insert, prepare everywhere, then commit everywhere."""
         connections = self._free.pop()
         gid = f"direct-{os.getpid()}-{next(_numbers)}"
-        self._everywhere(connections, lambda conn: _prepare(conn, gid))
+        self._everywhere(connections, lambda conn: _prepare(conn, f"{gid}-{conn.info.dbname}"))  # one per server
         self._everywhere(connections, lambda conn: conn.tpc_commit())
         self._free.append(connections)
 

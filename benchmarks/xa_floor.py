@@ -27,10 +27,14 @@ _SECONDS = 60.0
 def _client(url: str) -> Client:
     client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
     client.max_inflight_messages_set(100)
-    client.on_socket_open = lambda _client, _data, sock: sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    client.on_socket_open = _no_delay
     parts = urlsplit(url)
     client.connect(parts.hostname or "", parts.port or 1883)
     return client
+
+
+def _no_delay(_: Client, __: object, sock: Any) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class Floor:
