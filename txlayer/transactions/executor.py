@@ -398,7 +398,7 @@ class Executor:
     def resume(self) -> list[Effect]:
         """Go on after the whole log has been read."""
         if self.state is State.PREPARING:
-            return [InspectUnit(self.tx)]
+            return [InspectUnit(self.tx, self.choice.compensatable or self.delegated)]
         if self.state is State.APPLYING:
             return self._apply()
         return [self._doubt_timer()] if self.state is State.REFUSED else []

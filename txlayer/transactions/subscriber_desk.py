@@ -276,8 +276,12 @@ class SubscriberDesk:
         for event_type in call.types:
             self.reading[event_type] = call.kind
         key = (call.coordinator, call.incarnation, call.kind.value)
-        if key in self.readers and not call.anew:
-            return []
+        known = self.readers.get(key)
+        if known is not None and not call.anew:
+            if set(call.types) <= set(known.types):
+                return []
+            known.types = tuple(sorted({*known.types, *call.types}))
+            return [(("reader", key), known.start())]
         self.readers[key] = ChainReader(self.seat, call.coordinator, call.incarnation, call.kind, call.types)
         return [(("reader", key), self.readers[key].start())]
 
