@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import tempfile
-from multiprocessing.connection import Connection
-from typing import Any
-
 _SECONDS = 60.0
 
 

@@ -1,4 +1,4 @@
-"""Several resources of one member that vote as one (HTS 5.4, 5.5): the site is the interposed coordinator.
+"""The resources of one member that vote as one (HTS 5.4, 5.5): the site is their interposed coordinator.
 
 Only the resources that a transaction has worked on take part; each is told of how many it is one, so that recovery,
 which finds some of them prepared, knows whether that is all of them.
@@ -20,9 +20,14 @@ from txlayer.resources.port import Branch, Resource
 
 
 class ResourceGroup:
-    """The resources of a site behind the port of one."""
+    """One or more resources behind the port of one.
 
-    def __init__(self, resources: Sequence[Resource]) -> None:
+    Without `savepoints` a failed handler spoils the whole unit, which is then rolled back.
+    """
+
+    early = False
+
+    def __init__(self, resources: Sequence[Resource], savepoints: bool = True) -> None:
         if not resources:
             raise UsageError("a group needs a resource")
         self._resources = sorted(resources, key=lambda resource: resource.name)
@@ -31,6 +36,7 @@ class ResourceGroup:
         if twice is not None:
             raise UsageError(f"two resources are called {twice!r}: give one of them another name=")
         self.name = "+".join(names)
+        self._savepoints = savepoints
         self._taking_part: dict[TxId, list[Resource]] = {}
         """Of units that are prepared or being committed: who they are made of. A restart finds out again."""
 
@@ -39,8 +45,10 @@ class ResourceGroup:
             resource.open(site, incarnation)
 
     def work(self, tx: TxId) -> Any:
-        """What each resource gives, by name."""
-        return {resource.name: resource.work(tx) for resource in self._resources}
+        """Handlers ask each resource by itself; those that cannot wait then are asked now."""
+        for resource in self._resources:
+            if resource.early:
+                resource.work(tx)
 
     def add(self, tx: TxId, batch: Any) -> None:
         batch.resource.add(tx, batch)
@@ -49,12 +57,14 @@ class ResourceGroup:
         return any(resource.has_work(tx) for resource in self._resources)
 
     def savepoint(self, tx: TxId) -> None:
-        for resource in self._resources:
-            resource.savepoint(tx)
+        if self._savepoints:
+            for resource in self._resources:
+                resource.savepoint(tx)
 
     def undo_to_savepoint(self, tx: TxId) -> None:
-        for resource in self._resources:
-            resource.undo_to_savepoint(tx)
+        if self._savepoints:
+            for resource in self._resources:
+                resource.undo_to_savepoint(tx)
 
     def prepare(self, tx: TxId, of: int = 1) -> None:
         taking_part = self._working(tx)
@@ -67,7 +77,7 @@ class ResourceGroup:
                 resource.prepare(tx, of)
         except ResourceError:
             with contextlib.suppress(ResourceUnavailable):  # the vote is no; recovery finds what is left
-                self.roll_back(tx)
+                self._each(self._resources, lambda resource: resource.roll_back(tx))
             raise
 
     def commit_prepared(self, tx: TxId) -> None:
@@ -87,13 +97,18 @@ class ResourceGroup:
         except ResourceUnavailable:
             raise
         except ResourceError:
+            self._each(others, lambda resource: resource.roll_back(tx))
             self._taking_part.pop(tx, None)
-            self.roll_back(tx)
             raise
         self._each(others, lambda resource: resource.commit_prepared(tx))
         self._taking_part.pop(tx, None)
 
     def roll_back(self, tx: TxId) -> None:
+        """What an earlier life has left is committed where the decision of a local two-phase commit is found."""
+        known = tx in self._taking_part or self.has_work(tx) or len(self._resources) == 1
+        if not known and self.state(tx) == "committed":
+            self.commit_prepared(tx)
+            return
         self._each(self._resources, lambda resource: resource.roll_back(tx))
         self._taking_part.pop(tx, None)
 
@@ -106,18 +121,25 @@ class ResourceGroup:
         return next((state for state in ("committed", "prepared") if state in states), "none")
 
     def settle(self, tx: TxId) -> str:
-        branches = {r.name: b.of for r in self._resources for b in r.branches() if b.tx == tx}
+        """All prepared is prepared. Committed anywhere is committed, and the rest is committed now."""
+        if len(self._resources) == 1:
+            return self._resources[0].settle(tx)
+        branches = self._branches(tx)
         if branches and len(branches) == max(branches.values()):
             return "prepared"
         states = [resource.settle(tx) for resource in self._resources if resource.name not in branches]
         if "committed" in states:
             self._each(self._found(tx), lambda resource: resource.commit_prepared(tx))
             return "committed"
-        prepared = states.count("prepared") + len(branches)
-        if prepared and prepared == max(b.of for r in self._resources for b in r.branches() if b.tx == tx):
+        branches = self._branches(tx)
+        if branches and len(branches) == max(branches.values()):
             return "prepared"
-        self.roll_back(tx)
+        self._each(self._resources, lambda resource: resource.roll_back(tx))
         return "none"
+
+    def _branches(self, tx: TxId) -> dict[str, int]:
+        """The resources where `tx` is prepared, and of how many each says it is one."""
+        return {r.name: branch.of for r in self._resources for branch in r.branches() if branch.tx == tx}
 
     def branches(self) -> tuple[Branch, ...]:
         return tuple(branch for resource in self._resources for branch in resource.branches())

@@ -35,6 +35,7 @@ class MemoryResource:
     marked: dict[TxId, None] = field(default_factory=dict)
     void: dict[TxId, None] = field(default_factory=dict)
     undo: dict[TxId, bytes] = field(default_factory=dict)
+    early: bool = False
     on_commit: Callable[[TxId, list[tuple[str, object]]], None] | None = None
 
     def open(self, site: str, incarnation: str) -> None:

@@ -37,9 +37,11 @@ class Resource(Protocol):
 
     name: str
     """Tells the resources of a site apart; part of what is stored, so it stays the same through restarts."""
+    early: bool
+    """Whether `work` is called before the handler, because a handler that asks for it could not wait."""
 
     def open(self, site: str, incarnation: str) -> None:
-        """Called once, before anything else, with the site's name and the identity of its log. May fail."""
+        """Called before anything else, with the site's name and the identity of its log; again after `close`."""
         ...
 
     def work(self, tx: TxId) -> Any:

@@ -75,7 +75,9 @@ class PostgresResource:
     ) -> None:  # fmt: skip
         self._source = source_of(database, connections, patience)
         self.name = name or self._source.database
-        self._lane = Lane(self._source, finishing, patience, self.name)
+        self.early = self._source.early
+        self._finishing = finishing
+        self._lane: Lane
         self._names = Names("", self.name, "")
         level = f" ISOLATION LEVEL {isolation}" if isolation else ""
         self._begin = f"BEGIN{level}; SET LOCAL lock_timeout = '{int(lock_timeout * 1000)}ms'".encode()
@@ -88,6 +90,7 @@ class PostgresResource:
 
     def open(self, site: str, incarnation: str) -> None:
         self._names = Names(site, self.name, incarnation)
+        self._lane = Lane(self._source, self._finishing, self._patience, self.name)
         self._lane.open(self._within)
         self._source.open()
 

@@ -73,6 +73,8 @@ class Source(Protocol):
     def options(self) -> Any: ...
     @property
     def database(self) -> str: ...
+    @property
+    def early(self) -> bool: ...
     def open(self) -> None: ...
     def take(self) -> Lease: ...
     def give(self, lease: Lease) -> None: ...
@@ -82,11 +84,7 @@ class Source(Protocol):
 def source_of(database: Any, size: int, patience: float) -> Source:
     """The source for what the user named."""
     if isinstance(database, str):
-        pool = ConnectionPool(
-            database, min_size=1, max_size=size, open=False, timeout=patience, reconnect_timeout=1.0, check=check,
-            kwargs={"autocommit": True, "fallback_application_name": "txlayer", **KEPT_ALIVE},
-        )  # fmt: skip
-        return PoolSource(pool, patience, owned=True)
+        return OwnPoolSource(_own_pool(database, size, patience), patience, size=size)
     if isinstance(database, ConnectionPool):
         return PoolSource(database, patience)
     if isinstance(database, AsyncConnectionPool):
@@ -98,6 +96,13 @@ def source_of(database: Any, size: int, patience: float) -> Source:
     raise UsageError(
         f"a PostgreSQL resource is a URL, a psycopg pool or an SQLAlchemy engine, not {type(database).__name__}"
     )
+
+
+def _own_pool(conninfo: str, size: int, patience: float) -> ConnectionPool[Any]:
+    return ConnectionPool(
+        conninfo, min_size=1, max_size=size, open=False, timeout=patience, reconnect_timeout=1.0, check=check,
+        kwargs={"autocommit": True, "fallback_application_name": "txlayer", **KEPT_ALIVE},
+    )  # fmt: skip
 
 
 def _database(conninfo: object) -> str:
@@ -113,11 +118,11 @@ def check(conn: Connection[Any]) -> None:
 
 @dataclass(slots=True)
 class PoolSource:
-    """A psycopg pool."""
+    """A psycopg pool of the user's."""
 
     pool: ConnectionPool[Any]
     patience: float
-    owned: bool = False
+    early: bool = False
 
     @property
     def conninfo(self) -> Any:
@@ -132,13 +137,12 @@ class PoolSource:
         return _database(self.pool.conninfo)
 
     def open(self) -> None:
-        if self.owned:
-            self.pool.open()
+        pass
 
     def take(self) -> Lease:
         for _ in range(self.pool.max_size + 1):
             conn = self._take()
-            if self.owned or alive(conn.pgconn):
+            if alive(conn.pgconn):
                 return Lease(conn, conn)
             conn.close()
             self.pool.putconn(conn)
@@ -159,8 +163,21 @@ class PoolSource:
         self.pool.putconn(lease.handle)
 
     def close(self) -> None:
-        if self.owned:
-            self.pool.close()
+        pass
+
+
+@dataclass(slots=True)
+class OwnPoolSource(PoolSource):
+    """A pool that lives from `open` to `close`."""
+
+    size: int = 8
+
+    def open(self) -> None:
+        self.pool.open()
+
+    def close(self) -> None:
+        self.pool.close()  # for good: a pool is opened once
+        self.pool = _own_pool(str(self.pool.conninfo), self.size, self.patience)
 
 
 class AsyncPoolSource:
@@ -168,6 +185,8 @@ class AsyncPoolSource:
 
     Handlers await on the connection; the layer begins and prepares on it while no handler runs.
     """
+
+    early = True
 
     def __init__(self, pool: AsyncConnectionPool[Any], patience: float) -> None:
         self.pool = pool

@@ -22,6 +22,8 @@ except ImportError as exc:
 class EngineSource:
     """An engine over psycopg 3."""
 
+    early = False
+
     def __init__(self, engine: Any) -> None:
         if not isinstance(engine, Engine) or engine.dialect.driver != "psycopg":
             raise UsageError(

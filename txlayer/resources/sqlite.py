@@ -70,6 +70,8 @@ class SqliteUnit:
 class SqliteResource:
     """One database file, written by this site alone, one unit at a time."""
 
+    early = False
+
     def __init__(self, path: str | Path, name: str = "") -> None:
         self.name = name or Path(path).stem
         self.lock = threading.RLock()
