@@ -39,10 +39,7 @@ def exchange(conn: PGconn, message: bytes, within: float) -> list[PGresult]:
     """Send a message and collect its answers. `Rejected` if one of them is an error."""
     deadline = time.monotonic() + within
     try:
-        conn.send_query(message)
-        while conn.flush():
-            _wait(conn, select.POLLIN | select.POLLOUT, deadline)
-            conn.consume_input()
+        send(conn, message, deadline)
         results = _results(conn, deadline)
     except Error as exc:
         conn.finish()
@@ -55,6 +52,14 @@ def exchange(conn: PGconn, message: bytes, within: float) -> list[PGresult]:
                 raise ConnectionLost(f"the connection to PostgreSQL is lost: {error}") from error
             raise Rejected(error) from error
     return results
+
+
+def send(conn: PGconn, message: bytes, deadline: float) -> None:
+    """Until all of it has left."""
+    conn.send_query(message)
+    while conn.flush():
+        _wait(conn, select.POLLIN | select.POLLOUT, deadline)
+        conn.consume_input()
 
 
 def tags(results: list[PGresult]) -> list[str]:
