@@ -131,11 +131,12 @@ class PrepareUnit:
 class CommitUnit:
     """Commit an open unit in one phase, with a marker in the same transaction; answered by `UnitCommitted`.
 
-    With `undoable` the undo record is part of it. A unit whose marker exists was committed before.
+    With `undoable` the undo record, the events, is part of it. A unit whose marker exists was committed before.
     """
 
     tx: TxId
     undoable: bool = False
+    events: tuple[Numbered, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,7 @@ class Executor:
             self.frames.get("begin", b""),
         )  # fmt: skip
         at_once = self.choice.compensatable or self.delegated
-        work: Effect = CommitUnit(self.tx, self.choice.compensatable) if at_once else PrepareUnit(self.tx)
+        work: Effect = CommitUnit(self.tx, keep, record.events) if at_once else PrepareUnit(self.tx)
         return [Append(self._key(), record), work]
 
     def on_prepared(self, done: UnitPrepared | UnitCommitted) -> list[Effect]:
