@@ -292,6 +292,19 @@ def test_credentials_are_in_no_log_line_and_no_error(
     assert "hunter3" not in shown
 
 
+def test_tls_with_its_authority_and_without(private_kafka_broker: Callable[..., Kafka], name: str) -> None:
+    broker, sent = private_kafka_broker(tls=True), [b"%d" % number * 10_000 for number in range(100)]
+    with connect(broker.url, ca=str(broker.ca_file)) as bus:
+        inbox: list[Delivery] = []
+        bus.subscribe(name, inbox.append, durable=name)
+        for payload in sent:
+            bus.publish(name, payload)
+        eventually(lambda: len(inbox) == 100)
+        assert [delivery.payload for delivery in inbox] == sent
+    with pytest.raises(errors.BusError, match=r"certificate .* is not trusted.*ca="):
+        connect(broker.url, connect_timeout=DEADLINE)
+
+
 def test_a_payload_over_the_brokers_own_limit_is_refused(private_kafka_broker: Callable[..., Kafka], name: str) -> None:
     broker = private_kafka_broker(message_max_bytes=20_000)
     with connect(broker.url) as bus:

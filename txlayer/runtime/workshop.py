@@ -36,8 +36,8 @@ from txlayer.effects import (
 )
 from txlayer.errors import ResourceError
 from txlayer.messages import Scope, TxId
-from txlayer.resources.port import Resource
-from txlayer.runtime.branches import Branches, NoBranch
+from txlayer.resources.group import ResourceGroup
+from txlayer.runtime.branches import NoBranch
 from txlayer.runtime.membership import Membership, Memberships
 from txlayer.runtime.pool import Job, Pool
 from txlayer.runtime.unit_work import HandlerFailed, UnitWork, Work
@@ -167,6 +167,8 @@ class Workshop:
         elif self.handlers.give_up(job):
             self.late += 1
             member.lost = True
+            for resource in member.resources():
+                resource.abandon(task.tx)
             _logger.error("a handler of %s did not return within %s s and is given up", task.tx, self.within)
             self._finish(task, self._refusal(task, f"a handler did not return within {self.within} s"))
 
@@ -211,24 +213,24 @@ class Workshop:
                 return self._prepare(task, member)
             case RunHandler():
                 try:
-                    return UnitWork(self._resource(task, member), member).perform(task)
+                    return self._unit(task, member).perform(task)
                 except ResourceError as exc:
                     return HandlerDone(task.tx, task.event.number, False, str(exc))
             case _:
-                result = UnitWork(self._resource(task, member), member).perform(task)
+                result = self._unit(task, member).perform(task)
                 self._tell(task, member, result)
                 return result
 
     def _prepare(self, task: PrepareUnit | CommitUnit, member: Membership) -> Input | None:
-        resource = self._resource(task, member)
+        unit = self._unit(task, member)
         kind = UnitPrepared if isinstance(task, PrepareUnit) else UnitCommitted
         try:
             member.prepare()
         except (HandlerFailed, ResourceError) as exc:
-            resource.roll_back(task.tx)
+            unit.resource.roll_back(task.tx)
             member.ended(False)
             return kind(task.tx, False, str(exc))
-        result = UnitWork(resource, member).perform(task)
+        result = unit.perform(task)
         if isinstance(result, UnitCommitted):
             member.ended(result.ok)
         elif isinstance(result, UnitPrepared) and not result.ok:
@@ -245,10 +247,13 @@ class Workshop:
             member.ended(True)
 
     @staticmethod
-    def _resource(task: Task, member: Membership) -> Resource:
+    def _unit(task: Task, member: Membership) -> UnitWork:
         resources = member.resources()
         if resources:
-            return Branches(resources, savepoints=any(s.attempts > 1 for s in member.subscribers))
+            if member.unit is None:
+                again = any(s.attempts > 1 for s in member.subscribers)
+                member.unit = UnitWork(ResourceGroup(resources, savepoints=again), member)
+            return member.unit
         if isinstance(task, InspectUnit):
-            return NoBranch("committed" if task.at_once else "prepared")
-        return NoBranch("committed" if isinstance(task, Compensate) else "none")
+            return UnitWork(NoBranch("committed" if task.at_once else "prepared"), member)
+        return UnitWork(NoBranch("committed" if isinstance(task, Compensate) else "none"), member)
