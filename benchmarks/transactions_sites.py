@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.transactions_load import Calls, Load
-from txlayer import Secret, Signed, Site, named
+from txlayer import Limit, Secret, Signed, Site, all_of, named, only
 
 LEVELS = ("broker", "secret", "signed")
 PAYLOAD = {"order": 4711, "text": "x" * 170}
@@ -28,6 +28,7 @@ class Sites:
         prefix = f"bench{time.monotonic_ns()}-{next(_count)}"
         self.type = f"{prefix}/orders"
         self.names = [f"{prefix}-m{number}" for number in range(members)]
+        self._members = all_of(only(*self.names), named(*self.names))
         self._publisher = f"{prefix}-p"
         self._url = url
         self._in_processes = in_processes
@@ -57,10 +58,10 @@ class Sites:
         return {"one_shot": Calls(self.one_shot), "rounds": Calls(self.rounds)}
 
     def one_shot(self) -> None:
-        self.publisher.send(self.type, [PAYLOAD], require=named(*self.names))
+        self.publisher.send(self.type, [PAYLOAD], limit=Limit.DISTRIBUTED, require=self._members)
 
     def rounds(self) -> None:
-        with self.publisher.transaction(self.type, require=named(*self.names)) as tx:
+        with self.publisher.transaction(self.type, limit=Limit.DISTRIBUTED, require=self._members) as tx:
             tx.publish(PAYLOAD)
 
     def _key(self, name: str) -> Any:
