@@ -29,7 +29,7 @@ from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.port import Disk
 from txlayer.logs.record_log import Identity as LogIdentity
 from txlayer.logs.record_log import RecordLog, open_log
-from txlayer.messages import Census, ChainKind, Scope, TxId
+from txlayer.messages import Census, ChainKind, Operate, Scope, TxId
 from txlayer.participant import Subscriber
 from txlayer.ports import Bus, Identity, SiteView, Standing
 from txlayer.records import Intent, LocalIntent, MemberDecided, VotedNo
@@ -37,10 +37,11 @@ from txlayer.resources.group import ResourceGroup
 from txlayer.resources.port import Resource
 from txlayer.runtime import directory
 from txlayer.runtime.calls import Calls
-from txlayer.runtime.inspection import TransactionView, inspect
+from txlayer.runtime.inspection import TransactionView, inspect, inspect_records
 from txlayer.runtime.log_url import open_disk
 from txlayer.runtime.loop import Loop, Probe
 from txlayer.runtime.membership import Application, Memberships
+from txlayer.runtime.operations import Operations, answer_to
 from txlayer.runtime.pool import Pool
 from txlayer.runtime.recovery import Recovery
 from txlayer.runtime.unit_work import marked_transactions
@@ -164,6 +165,7 @@ class Engine:
         self.loop = Loop(self.wires, settings.seal, self.log, self.participant, self.calls, settings.probe)
         self.members = Memberships(self.application)
         self.members.recovered(_types_in(self.log))
+        self._since = {view.tx: time.monotonic() - view.seconds for view in inspect_records(self.log)}
         threads = settings.threads
         self.workshop = Workshop(
             self.members,
@@ -178,6 +180,8 @@ class Engine:
         self.loop.on_surface = self._on_surface
         self.loop.on_effect = self._on_effect
         self.loop.on_stopped = self._on_stopped
+        self.operations = Operations.of(self.loop)
+        self.loop.on_operate = self._on_operate
         self.application.give_up = self.loop.post
         resources = self.application.resources()
         self.resources = ResourceGroup(resources) if resources else None
@@ -437,12 +441,17 @@ class Engine:
         except TxLayerError as exc:
             _logger.warning("site %s could not leave after %s: %s", self.settings.name, error, exc)
 
+    def _on_operate(self, asked: Operate) -> None:
+        if asked.site == self.settings.name:
+            views = inspect(self.participant, self._known_since)
+            self.loop.answer(answer_to(asked, self.settings.name, self.operations, views), asked.reply_to)
+
     def _sweep(self) -> None:
         """What is not needed any more is forgotten; the bus learns how far the log is."""
         desk, subscriber = self.participant.coordinator, self.participant.subscriber
         busy = self.workshop.busy()
         self.members.keep(lambda tx: tx in busy or tx in subscriber.asked or subscriber._member(tx) is not None)
-        for tx in [tx for tx in self._since if tx not in desk.transactions and tx not in self.members.known]:
+        for tx in [tx for tx in self._since if tx not in desk.transactions and subscriber._member(tx) is None]:
             del self._since[tx]
         for tx in [tx for tx in self.open_transactions.announced if tx not in desk.transactions]:
             self.open_transactions.withdraw(tx)

@@ -21,6 +21,7 @@ from txlayer.delivery import Delivery
 from txlayer.effects import (
     Answer,
     AskScope,
+    AwaitLog,
     Broadcast,
     CancelTimer,
     Effect,
@@ -41,6 +42,7 @@ from txlayer.effects import (
 from txlayer.errors import DecodeError, NameTaken, TxLayerError
 from txlayer.logs.record_log import RecordLog
 from txlayer.messages import TxId
+from txlayer.records import Heuristic
 from txlayer.runtime.calls import Calls
 from txlayer.runtime.inbox import received
 from txlayer.runtime.timers import Timers
@@ -77,6 +79,7 @@ class Loop:
         self.workshop: Workshop
         self.on_surface: Callable[[Surface], None] = lambda _: None
         self.on_effect: Callable[[Effect], None] | None = None
+        self.on_operate: Callable[[m.Operate], None] = lambda _: None
         self.on_stopped: Callable[[Exception], None] = lambda _: None
         self.refused = 0
         """Frames that were no message, or whose seal was broken."""
@@ -132,7 +135,7 @@ class Loop:
 
     def _recover(self) -> None:
         records, self.log.records = self.log.records, {}
-        self._admit(self.participant.recover(records.values()))
+        self._admit(self.participant.recover(one for one in records.values() if not isinstance(one, Heuristic)))
         self._step(MarkersFound(self._markers))
 
     def _run(self) -> None:
@@ -200,8 +203,21 @@ class Loop:
             self.refused += 1
             _logger.warning("%s: a frame was refused: %s", delivery.topic, exc)
             return
-        if event is not None:
+        if event is None:
+            return
+        if type(event.message) is m.Operate:
+            self.on_operate(event.message)
+        elif type(event.message) is not m.Operated:
             self._step(event)
+
+    def operate(self, role: Role, effects: list[Effect]) -> None:
+        """Take what a role asks for at an operator's word."""
+        self._admit([(role, effects)])
+        self._settle()
+
+    def answer(self, operated: m.Operated, to: str) -> None:
+        """Say it once what was done is durable."""
+        self._admit([(("operator", to), [AwaitLog(), Send(to, operated)])])
 
     def _settle(self) -> None:
         """Step what sites say to themselves and what was done at once, until there is nothing of it."""
