@@ -25,6 +25,8 @@ from txlayer.effects import (
     Broadcast,
     CancelTimer,
     Effect,
+    FinishUnit,
+    ForgetMarker,
     Input,
     MarkersFound,
     Notify,
@@ -55,6 +57,7 @@ from txlayer.transactions.participant import Participant
 
 _logger = logging.getLogger(__name__)
 _MOST_AT_ONCE = 512
+_SOON_SECONDS = 0.005
 _FORGET_SECONDS = 0.25
 
 Probe = Callable[[str, object], None]
@@ -85,7 +88,7 @@ class Loop:
         """Frames that were no message, or whose seal was broken."""
         self.error: Exception | None = None
         self._seal = seal
-        self._ahead = WriteAhead(log)
+        self._ahead = WriteAhead(log, patient=self._patient)
         self._probe = probe
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._local: deque[Input] = deque()
@@ -94,7 +97,7 @@ class Loop:
         self._acts: dict[TimerKey, Callable[[], None]] = {}
         self._counter = count()
         self._stopping = False
-        self._forgetting = False
+        self._sync_later: tuple[float, Callable[[], None]] | None = None
         self._markers: tuple[TxId, ...] = ()
         self._thread = threading.Thread(target=self._run, name=f"txlayer-site-{wires.site}", daemon=True)
 
@@ -130,7 +133,7 @@ class Loop:
         return cancel
 
     def _stop(self) -> None:
-        self._forget()
+        self._sync_rest()
         self._stopping = True
 
     def _recover(self) -> None:
@@ -163,18 +166,31 @@ class Loop:
         while self._ahead.urgent:
             self._sync()
             self._settle()
-        if self._ahead.dirty() and not self._forgetting:
-            self._forgetting = True
-            self.later(_FORGET_SECONDS, self._forget)
-        for delivery in self._unacknowledged:
-            delivery.ack()
-        self._unacknowledged.clear()
+        if self._ahead.dirty():
+            self._sync_within(_SOON_SECONDS if self._ahead.soon else _FORGET_SECONDS)
+        if not self._ahead.soon:
+            for delivery in self._unacknowledged:
+                delivery.ack()
+            self._unacknowledged.clear()
 
-    def _forget(self) -> None:
-        """Records that were dropped since the last sync leave the disk, if no other sync has taken them along."""
-        self._forgetting = False
+    def _sync_within(self, seconds: float) -> None:
+        """At the latest then, if no other sync has taken it along."""
+        if self._sync_later is not None and self._sync_later[0] <= seconds:
+            return
+        if self._sync_later is not None:
+            self._sync_later[1]()
+        self._sync_later = (seconds, self.later(seconds, self._sync_rest))
+
+    def _sync_rest(self) -> None:
+        self._sync_later = None
         if self._ahead.dirty():
             self._sync()
+
+    def _patient(self, effect: Effect) -> bool:
+        """Nobody waits for these: the coordinator's forgetting, and finishing that holds no lock and calls nobody."""
+        if isinstance(effect, Send):
+            return isinstance(effect.message, m.Ack)
+        return isinstance(effect, ForgetMarker) or (isinstance(effect, FinishUnit) and self.workshop.empty(effect))
 
     def _take_all(self) -> None:
         try:
