@@ -21,7 +21,7 @@ from txlayer.messages import Numbered, Scope, Terms, TxId, TxType
 from txlayer.participant import Answer, Event, Participant, Subscriber
 from txlayer.payloads import CONTENT_TYPE, Payloads
 from txlayer.resources.port import Resource
-from txlayer.runtime.unit_work import HandlerFailed, UnitWork, undo_of
+from txlayer.runtime.unit_work import HandlerFailed, undo_of
 
 _logger = logging.getLogger(__name__)
 _STRENGTH = {Scope.NONE: 0, Scope.NON_TRANSACTIONAL: 1, Scope.LOCAL: 2, Scope.FOLLOWER: 3, Scope.DISTRIBUTED: 4}
@@ -90,8 +90,12 @@ class Membership:
     participants: list[Participant] = field(default_factory=list)
     listeners: list[Participant] = field(default_factory=list)
     since: float = field(default_factory=time.monotonic)
-    unit: UnitWork | None = None
-    """What performs its work on its resources."""
+    consented: bool = False
+    """The application was asked for its last word."""
+    taking_part: dict[TxId, list[Resource]] = field(default_factory=dict)
+    """Which of its resources its units are made of, once they are prepared."""
+    unanswered: dict[TxId, None] = field(default_factory=dict)
+    """Commits that were sent and may have happened."""
     lost: bool = False
     """A handler did not come back in time: whatever it still tries is refused."""
 
@@ -119,8 +123,8 @@ class Membership:
         return _distinct(self.subscribers)
 
     def quiet(self) -> bool:
-        """Whether finishing runs neither application code nor a resource."""
-        return all(s.quiet and not s.resources for s in self.subscribers)
+        """Whether finishing runs no application code."""
+        return all(s.quiet for s in self.subscribers)
 
     def asks(self) -> bool:
         """Whether the application wants to choose its scope itself."""
