@@ -146,7 +146,7 @@ class Voting(Coordinated):
 
     def on_join(self, join: m.Join) -> list[Effect]:
         """A subscriber wants to be a member. What it repeats proves that it answers this census."""
-        if self.phase is not Phase.CENSUS or join.hashes != self.hashes:
+        if self.phase is not Phase.CENSUS or join.hashes != self.hashes or self.terms.one_shot:
             return []
         self.census.on_join(join)
         return self._close_census() if self.census.complete() else []
