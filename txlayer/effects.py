@@ -131,11 +131,12 @@ class PrepareUnit:
 class CommitUnit:
     """Commit an open unit in one phase, with a marker in the same transaction; answered by `UnitCommitted`.
 
-    With `undoable` the undo record is part of it. A unit whose marker exists was committed before.
+    With `undoable` the undo record, the events, is part of it. A unit whose marker exists was committed before.
     """
 
     tx: TxId
     undoable: bool = False
+    events: tuple[Numbered, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +149,13 @@ class FinishUnit:
 
 @dataclass(frozen=True, slots=True)
 class InspectUnit:
-    """After a restart: what does the resource hold? Answered by `UnitInspected`."""
+    """After a restart: what does the resource hold? Answered by `UnitInspected`.
+
+    `at_once`: the unit was to be committed with the vote, not prepared.
+    """
 
     tx: TxId
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +169,15 @@ class Compensate:
 
 @dataclass(frozen=True, slots=True)
 class ApplyWhole:
-    """Process all events and commit, as one unit with a marker; answered by `WholeApplied`."""
+    """Process all events and commit, as one unit with a marker; answered by `WholeApplied`.
+
+    `type` is the transaction's, by which the site finds those who subscribed to it.
+    """
 
     tx: TxId
     events: tuple[Numbered, ...]
     attempt: int = 1
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,6 +486,13 @@ class ConfirmCall:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveCall:
+    """A caller wants nothing more of its call. The coordinator is told nothing and keeps the outcome for others."""
+
+    call: str
+
+
+@dataclass(frozen=True, slots=True)
 class FollowCall:
     """This site reads a chain of a coordinator, from now on. Repeated after a snapshot was loaded: `anew`."""
 
@@ -511,5 +527,6 @@ Input: TypeAlias = (
     | WaitLonger
     | AskCall
     | ConfirmCall
+    | LeaveCall
     | FollowCall
 )

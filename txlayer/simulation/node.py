@@ -103,11 +103,11 @@ class SimulatedResource(MemoryResource):
     __slots__ = ("node",)
     node: Node
 
-    def prepare(self, tx: TxId) -> None:
+    def prepare(self, tx: TxId, of: int = 1) -> None:
         if self.node.world.prepare_fails(self.node.name, tx):
             self.roll_back(tx)
             raise HandlerFailed("drawn to fail")
-        super().prepare(tx)
+        super().prepare(tx, of)
 
 
 @dataclass(slots=True, eq=False)

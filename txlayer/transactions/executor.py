@@ -218,7 +218,7 @@ class Executor:
             self.frames.get("begin", b""),
         )  # fmt: skip
         at_once = self.choice.compensatable or self.delegated
-        work: Effect = CommitUnit(self.tx, self.choice.compensatable) if at_once else PrepareUnit(self.tx)
+        work: Effect = CommitUnit(self.tx, keep, record.events) if at_once else PrepareUnit(self.tx)
         return [Append(self._key(), record), work]
 
     def on_prepared(self, done: UnitPrepared | UnitCommitted) -> list[Effect]:
@@ -417,7 +417,7 @@ class Executor:
     def resume(self) -> list[Effect]:
         """Go on after the whole log has been read."""
         if self.state is State.PREPARING:
-            return [InspectUnit(self.tx)]
+            return [InspectUnit(self.tx, self.choice.compensatable or self.delegated)]
         if self.state is State.APPLYING:
             return self._apply()
         return [self._doubt_timer()] if self.state is State.REFUSED else []

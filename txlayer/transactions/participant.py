@@ -16,12 +16,14 @@ from txlayer.effects import (
     AskCall,
     AwaitLog,
     BeginCall,
+    CancelTimer,
     CommitCall,
     ConfirmCall,
     Effect,
     FollowCall,
     Input,
     JoinCall,
+    LeaveCall,
     MarkersFound,
     PresenceChanged,
     PublishCall,
@@ -112,6 +114,8 @@ class Participant:
                 return self.subscriber.on_follow(event)
             case BeginCall():
                 return self._on_begin(event)
+            case LeaveCall():
+                return self._on_leave(event)
             case JoinCall() | PublishCall() | CommitCall() | AbortCall() | WaitLonger() | AskCall() | ConfirmCall():
                 return self._on_call(event)
             case _:
@@ -191,7 +195,7 @@ class Participant:
     ) -> list[Effect]:
         match call:
             case JoinCall():
-                return []
+                return publisher.join()
             case PublishCall():
                 return publisher.publish(call.item)
             case CommitCall():
@@ -255,6 +259,15 @@ class Participant:
                 self.by_tx.pop(publisher.tx, None)
                 self._remember(publisher.tx)
         return [(("p", publisher.call), effects)]
+
+    def _on_leave(self, call: LeaveCall) -> list[Batch]:
+        publisher = self.publishers.pop(call.call, None)
+        if publisher is None:
+            return []
+        self.open_serials.pop(publisher.serial, None)
+        if publisher.tx is not None and self.by_tx.get(publisher.tx) == call.call:
+            del self.by_tx[publisher.tx]
+        return [(("p", call.call), [CancelTimer(("p", call.call, name)) for name in ("retry", "call")])]
 
     def _remember(self, tx: TxId) -> None:
         """A confirmation can get lost: the coordinator then repeats the outcome, and is told again."""

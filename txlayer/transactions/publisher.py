@@ -29,6 +29,7 @@ class Publisher:
     items: tuple[Item, ...] = ()
     tx: TxId | None = None
     key: str = ""
+    joining: bool = False
     submitted: int = 0
     unaccepted: dict[int, Item] = field(default_factory=dict)
     ending: str = ""
@@ -43,6 +44,11 @@ class Publisher:
         if self.terms is not None and self.terms.one_shot:
             self.ending = "commit"
         return self._say(self._create())
+
+    def join(self) -> list[Effect]:
+        """Take part in a transaction that is open: how many events of this site does its coordinator have?"""
+        self.joining = True
+        return self._say(*self._pending())
 
     def publish(self, item: Item) -> list[Effect]:
         """Submit the next event."""
@@ -113,11 +119,16 @@ class Publisher:
         return self._say(self._create())
 
     def on_accepted(self, accepted: m.Accepted) -> list[Effect]:
-        """Events are in the transaction."""
+        """Events are in the transaction. After a join, those of an earlier time are counted on."""
+        opened: list[Effect] = []
+        if self.joining:
+            self.joining = False
+            self.submitted = self.submitted or accepted.upto
+            opened = [Opened(self.call, accepted.tx, 0)]
         for number in [number for number in self.unaccepted if number <= accepted.upto]:
             del self.unaccepted[number]
         self.attempt = 0
-        return [] if self._pending() else [CancelTimer(("p", self.call, "retry"))]
+        return opened if self._pending() else [*opened, CancelTimer(("p", self.call, "retry"))]
 
     def on_outcome(self, outcome: Outcome) -> list[Effect]:
         """What became of it. While it is undecided, or undecided for local members, nothing is resolved."""
@@ -158,6 +169,8 @@ class Publisher:
             return [m.Inquire(self.seat.site, self.tx, self.key)]
         if self.tx is None:
             return [self._create()]
+        if self.joining and not self.submitted:
+            return [m.Submit(self.tx, self.seat.site, 0, Item("", b""))]
         events: list[m.AnyMessage] = [
             m.Submit(self.tx, self.seat.site, number, item) for number, item in self.unaccepted.items()
         ]

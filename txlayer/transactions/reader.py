@@ -91,7 +91,7 @@ class ChainReader:
         if self.applying is None or entry is None:  # it fell behind in the meantime: a snapshot will have it
             self.applying = None
             return []
-        return [ApplyWhole(self.applying, entry.events, self.attempt + 1)]
+        return [self._apply(entry)]
 
     def key(self) -> tuple[str, str, str]:
         """Which chain this is."""
@@ -104,8 +104,13 @@ class ChainReader:
                 effects += [*self._advance(), self._ack()]
                 continue
             self.applying = entry.tx
-            effects.append(ApplyWhole(entry.tx, entry.events))
+            effects.append(self._apply(entry))
         return effects
+
+    def _apply(self, entry: m.Commit) -> ApplyWhole:
+        assert entry.tx is not None
+        assert entry.terms is not None, "an entry with a transaction has its terms"
+        return ApplyWhole(entry.tx, entry.events, self.attempt + 1, entry.terms.type)
 
     def _advance(self) -> list[Effect]:
         self.buffer.pop(self.upto + 1, None)

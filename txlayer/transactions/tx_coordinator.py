@@ -92,7 +92,7 @@ class TxCoordinator(Voting):
 
     def on_inquire(self, inquire: m.Inquire) -> list[Effect]:
         """A caller asks; one that knows the key may confirm."""
-        if inquire.key:
+        if inquire.key == self.key:
             self.callers[inquire.publisher] = None
         outcome = self.outcome or m.Outcome(self.tx, self.key, Status.PENDING, final=False)
         return [Send(inquire.publisher, outcome)]
