@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, Effect, Role, SetTimer
 from txlayer.logs.record_log import RecordLog
 
+_TIMERS = (SetTimer, CancelTimer)
+
 
 @dataclass(slots=True)
 class WriteAhead:
@@ -27,10 +29,10 @@ class WriteAhead:
         """Take what a role asked for; return what may be performed now."""
         free: list[Effect] = []
         for effect in effects:
-            if isinstance(effect, SetTimer | CancelTimer):
-                free.append(effect)
-            elif isinstance(effect, Append):
+            if isinstance(effect, Append):
                 self._append(role, effect)
+            elif isinstance(effect, _TIMERS):
+                free.append(effect)
             elif isinstance(effect, Drop):
                 self.log.drop(effect.key)
             elif isinstance(effect, AwaitLog):

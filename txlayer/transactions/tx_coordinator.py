@@ -44,9 +44,9 @@ class TxCoordinator(Voting):
         events.take_all(create.items, create.publisher)
         census = Census(tx, create.terms, present, predicate, most=seat.bounds.members)
         ballot = Ballot({}, create.terms.settle_for)
-        callers = {create.publisher: None}
         return cls(
-            seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot, callers,
+            seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot,
+            (create.publisher,),
             seat.keyring.hashes(tx, seat.finishers),
         )  # fmt: skip
 
@@ -83,7 +83,7 @@ class TxCoordinator(Voting):
 
     def on_create_again(self, caller: str) -> list[Effect]:
         """Whoever knows the key repeats the creation: it missed the answer."""
-        self.callers[caller] = None
+        self._may_confirm(caller)
         if self.outcome is not None:
             return [Send(caller, self.outcome)]
         if self.phase is Phase.CENSUS or self.terms.one_shot:
@@ -93,7 +93,7 @@ class TxCoordinator(Voting):
     def on_inquire(self, inquire: m.Inquire) -> list[Effect]:
         """A caller asks; one that knows the key may confirm."""
         if inquire.key == self.key:
-            self.callers[inquire.publisher] = None
+            self._may_confirm(inquire.publisher)
         outcome = self.outcome or m.Outcome(self.tx, self.key, Status.PENDING, final=False)
         return [Send(inquire.publisher, outcome)]
 
@@ -125,7 +125,7 @@ class TxCoordinator(Voting):
         if self.called:
             return [Send(request.publisher, self.outcome)] if self.outcome is not None else []
         self.wanted = (request.publisher, request.submitted)
-        self.callers[request.publisher] = None
+        self._may_confirm(request.publisher)
         return self._call_if_complete()
 
     def on_abort(self, abort: m.Abort) -> list[Effect]:
@@ -230,10 +230,10 @@ class TxCoordinator(Voting):
         census = Census(record.tx, terms)
         events = EventCoordinator(terms, record.publisher, seat.limits)
         self = cls(
-            seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), {},
+            seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), (),
             seat.keyring.hashes(record.tx, seat.finishers),
         )  # fmt: skip
-        self.callers[record.publisher] = None
+        self._may_confirm(record.publisher)
         self.called = record.called
         self.recorded = self.restarted = True
         if isinstance(record, DelegationOpened):
