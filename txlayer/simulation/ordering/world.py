@@ -125,7 +125,7 @@ class World:
             guard=GUARD, repeat=0.1, batch=self.plan.batch, window=3, retention=30.0, causal=self.plan.causal
         )
         publisher = Publisher(name, config)
-        publisher.directory.claims.update(self.directory.claims)
+        publisher.directory.learn(self.directory)
         node = Node(name, publisher, self.clock, self._perform, self._trace)
         self.nodes[base] = node
         self.nodes[name] = node
@@ -137,7 +137,7 @@ class World:
             time_to_live=0.2,
         )  # fmt: skip
         subscriber = Subscriber(name, config)
-        subscriber.directory.claims.update(self.directory.claims)
+        subscriber.directory.learn(self.directory)
         node = self.nodes[name] = Node(name, subscriber, self.clock, self._perform, self._trace)
         return node
 
