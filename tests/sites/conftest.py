@@ -17,7 +17,7 @@ from txlayer.site_base import SiteBase
 
 _numbers = itertools.count(1)
 
-QUICK = Patience(retry=0.3, in_doubt=0.5, gap=0.2, linger=0.5, mark=0.5, longest=3.0)
+QUICK = Patience(retry=0.3, in_doubt=0.5, gap=0.2, linger=2.0, mark=0.5, longest=3.0)
 
 
 class Sites:

@@ -177,6 +177,7 @@ class Loop:
             item()
         else:
             self._step(item)
+        self._settle()
 
     def _receive(self, delivery: Delivery) -> None:
         try:

@@ -57,6 +57,8 @@ class SubscriberDesk:
     seat: Seat
     members: dict[Peer, dict[TxId, Member]] = field(default_factory=dict)
     asked: dict[TxId, m.Census] = field(default_factory=dict)
+    early: dict[TxId, list[tuple[AnyMessage, bytes]]] = field(default_factory=dict)
+    """What arrives of a transaction while the application still chooses its scope; as if the bus were slower."""
     marks: Marks = field(default_factory=Marks)
     readers: dict[tuple[str, str, str], ChainReader] = field(default_factory=dict)
     reading: dict[str, ChainKind] = field(default_factory=dict)
@@ -82,10 +84,17 @@ class SubscriberDesk:
         return [*batches, (("m", tx), [AskScopeEffect(tx, census.terms)])]
 
     def on_scope(self, choice: ScopeChosen) -> list[Batch]:
-        """The application has chosen."""
+        """The application has chosen; what arrived meanwhile comes after."""
         census = self.asked.pop(choice.tx, None)
+        early = self.early.pop(choice.tx, ())
         if census is None or self.marks.finished(choice.tx):
             return []
+        batches = self._take_part(census, choice)
+        for message, frame in early:
+            batches += self.on_message(message, frame)
+        return batches
+
+    def _take_part(self, census: m.Census, choice: ScopeChosen) -> list[Batch]:
         role: Role = ("m", choice.tx)
         try:
             scope = granted(choice.scope, census.terms.tx_type, census.terms.limit)
@@ -153,6 +162,11 @@ class SubscriberDesk:
     ) -> list[Batch]:  # fmt: skip
         member = self._member(message.tx)
         role: Role = ("m", message.tx)
+        if member is None and message.tx in self.asked:
+            held = self.early.setdefault(message.tx, [])
+            if len(held) < self.seat.limits.ahead:
+                held.append((message, frame))
+            return []
         match member:
             case None:
                 return [(role, self._of_unknown(message)), *self._watch_marks()]
