@@ -90,13 +90,14 @@ class Loop:
         self._acts: dict[TimerKey, Callable[[], None]] = {}
         self._counter = count()
         self._stopping = False
+        self._markers: tuple[TxId, ...] = ()
         self._thread = threading.Thread(target=self._run, name=f"txlayer-site-{wires.site}", daemon=True)
 
     # From any thread
 
     def start(self, markers: tuple[TxId, ...]) -> None:
-        """Take up what the log holds, then go on."""
-        self._inbox.put(lambda: self._recover(markers))
+        """Take up what the log holds; only then anything that has arrived meanwhile."""
+        self._markers = markers
         self._thread.start()
 
     def post(self, item: object) -> None:
@@ -126,13 +127,14 @@ class Loop:
     def _stop(self) -> None:
         self._stopping = True
 
-    def _recover(self, markers: tuple[TxId, ...]) -> None:
+    def _recover(self) -> None:
         records, self.log.records = self.log.records, {}
         self._admit(self.participant.recover(records.values()))
-        self._step(MarkersFound(markers))
+        self._step(MarkersFound(self._markers))
 
     def _run(self) -> None:
         try:
+            self._recover()
             while not self._stopping:
                 self._turn()
         except Exception as exc:
