@@ -72,6 +72,12 @@ def initiator(sites: Sites, meetings: str, *invited: Site) -> tuple[Site, Memory
     return site, rooms
 
 
+def schedule(p: Site, meetings: str, *details: str, **terms: Any) -> None:
+    with p.transaction(meetings, DSONLINE, **terms) as tx:
+        for detail in details:
+            tx.publish(detail)
+
+
 def test_the_meeting_is_scheduled_everywhere(sites: Sites) -> None:
     """Who asked for the subject is invited, whatever the details say; every database has the meeting, or none."""
     meetings = sites.name("meeting")
@@ -100,9 +106,8 @@ def test_one_refusal_undoes_it_everywhere_each_in_its_own_way(sites: Sites) -> N
     assistant = Assistant(sites, "s3", meetings)
     p, rooms = initiator(sites, meetings, s1.site, s2.site, assistant.site)
 
-    with pytest.raises(TransactionAborted, match="s2 is busy"), p.transaction(meetings, DSONLINE) as tx:
-        tx.publish("editorial meeting, 15:00")
-        tx.publish("dinner")
+    with pytest.raises(TransactionAborted, match="s2 is busy"):
+        schedule(p, meetings, "editorial meeting, 15:00", "dinner")
 
     eventually(lambda: not rooms.units and not rooms.prepared)
     eventually(lambda: s1.database._db.execute("SELECT count(*) FROM txlayer_prepared").fetchone() == (0,))
@@ -128,12 +133,8 @@ def test_an_assistant_that_had_committed_compensates_in_reverse(sites: Sites) ->
     p = sites.start("p")
     sites.know(p, meetings, assistant.site, s2)
 
-    with (
-        pytest.raises(TransactionAborted, match="second thoughts"),
-        p.transaction(meetings, DSONLINE, vote_within=60.0) as tx,
-    ):
-        tx.publish("meeting")
-        tx.publish("dinner")
+    with pytest.raises(TransactionAborted, match="second thoughts"):
+        schedule(p, meetings, "meeting", "dinner", vote_within=60.0)
 
     eventually(lambda: assistant.store.values == {"meeting": "called off", "dinner": "called off"})
     assert assistant.undone == ["dinner", "meeting"]
