@@ -8,6 +8,7 @@ nothing that could be prepared: its intent in the log stands for the work of its
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from txlayer.errors import ResourceError
@@ -15,6 +16,18 @@ from txlayer.messages import TxId
 from txlayer.resources.port import Resource
 
 UNDO = "~undo"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try at a piece of work. One that was given up must not touch a resource any more."""
+
+    given_up: bool = False
+
+    def check(self) -> None:
+        """Stop a thread that comes back too late."""
+        if self.given_up:
+            raise ResourceError("this attempt was given up: it took too long")
 
 
 class NoBranch:
@@ -52,9 +65,15 @@ class NoBranch:
 class Branches:
     """One or more resources. Without `savepoints` a failed handler spoils the whole unit, which is then rolled back."""
 
-    def __init__(self, resources: Sequence[Resource], savepoints: bool) -> None:
-        self._resources = tuple(resources)
+    def __init__(self, resources: Sequence[Resource], savepoints: bool, attempt: Attempt | None = None) -> None:
+        self._all = tuple(resources)
         self._savepoints = savepoints
+        self._attempt = attempt or Attempt()
+
+    @property
+    def _resources(self) -> tuple[Resource, ...]:
+        self._attempt.check()
+        return self._all
 
     def work(self, tx: TxId) -> Any:
         """Handlers ask each resource by itself."""

@@ -90,6 +90,8 @@ class Membership:
     participants: list[Participant] = field(default_factory=list)
     listeners: list[Participant] = field(default_factory=list)
     since: float = field(default_factory=time.monotonic)
+    consented: bool = False
+    """The application was asked for its last word."""
     lost: bool = False
     """A handler did not come back in time: whatever it still tries is refused."""
 
@@ -117,8 +119,8 @@ class Membership:
         return _distinct(self.subscribers)
 
     def quiet(self) -> bool:
-        """Whether finishing runs neither application code nor a resource."""
-        return all(s.quiet and not s.resources for s in self.subscribers)
+        """Whether finishing runs no application code."""
+        return all(s.quiet for s in self.subscribers)
 
     def asks(self) -> bool:
         """Whether the application wants to choose its scope itself."""
