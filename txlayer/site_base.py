@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from txlayer.adapters.base import check_label
 from txlayer.effects import AskCall, ConfirmCall, FollowCall, LeaveCall, Predicate
 from txlayer.errors import OutcomeUnknown, UsageError
-from txlayer.event_types import EventType, EventTypes, check_type_name, declared
+from txlayer.event_types import EventTypes, check_type_name, declared
 from txlayer.filters import Where
 from txlayer.logs.port import Disk
 from txlayer.messages import (
@@ -43,7 +43,7 @@ from txlayer.runtime.loop import Probe
 from txlayer.runtime.membership import Application
 from txlayer.runtime.wires import plain_topic
 from txlayer.security_levels import Secret, Signed, make_seal
-from txlayer.transaction import CALL, KEY, Plan, Transacting, check_size, make_item
+from txlayer.transaction import CALL, KEY, Plan, Transacting, check_size, declared_name, make_item
 from txlayer.transactions.constraints import check_terms
 from txlayer.transactions.event_coordinator import Limits
 from txlayer.transactions.seat import Bounds, Patience
@@ -208,14 +208,10 @@ class SiteBase:
         items = []
         for event in events:
             draft = event if isinstance(event, Draft) else Draft(event)
-            items.append(make_item(self._engine, draft.data, self._event_type(draft, type), draft.attributes))
+            name = draft.type or declared_name(draft.data) or type
+            items.append(make_item(self._engine, draft.data, name, draft.attributes))
         check_size(self._engine, len(items), sum(len(item.payload) for item in items))
         return items
-
-    def _event_type(self, draft: Draft, default: str) -> str:
-        declaration = draft.data.__class__.__dict__.get("__txlayer_type__")
-        name = draft.type or (declaration.name if isinstance(declaration, EventType) else default)
-        return name
 
     def _plan(
         self,

@@ -93,10 +93,10 @@ class Transacting:
     def publish(self, value: Any, type: str | None, attributes: Mapping[str, Any] | None) -> None:
         """Submit an event."""
         self.check_open("publish")
-        item = make_item(self.engine, value, type or self.type, attributes)
+        item = make_item(self.engine, value, type if type is not None else self.type, attributes)
+        check_size(self.engine, self.submitted + 1, self.bytes + len(item.payload))
         self.submitted += 1
         self.bytes += len(item.payload)
-        check_size(self.engine, self.submitted, self.bytes)
         self.engine.post(PublishCall(self.call.name, item))
 
     def commit(self, within: float) -> Future[Answer]:

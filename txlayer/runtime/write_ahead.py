@@ -19,6 +19,8 @@ from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, Effect, ForgetM
 from txlayer.logs.record_log import RecordLog
 from txlayer.records import PeerMark
 
+_TIMERS = (SetTimer, CancelTimer)
+
 
 @dataclass(slots=True)
 class WriteAhead:
@@ -37,10 +39,10 @@ class WriteAhead:
         """Take what a role asked for; return what may be performed now."""
         free: list[Effect] = []
         for effect in effects:
-            if isinstance(effect, SetTimer | CancelTimer):
-                free.append(effect)
-            elif isinstance(effect, Append):
+            if isinstance(effect, Append):
                 self._append(role, effect)
+            elif isinstance(effect, _TIMERS):
+                free.append(effect)
             elif isinstance(effect, Drop):
                 self.log.drop(effect.key)
             elif isinstance(effect, AwaitLog):
