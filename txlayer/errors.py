@@ -31,7 +31,8 @@ TxLayerError
 │   ├── LogRolledBack         older than what others have seen of it
 │   ├── LogTooNew             written by a later release
 │   └── LogFailed             a write or sync failed; the process must stop
-└── ResourceError             what a member prepares and commits
+└── ResourceError             what a member prepares and commits; definite
+    └── ResourceUnavailable   (retriable) it cannot be reached: nothing is known, ask again
 """
 
 from __future__ import annotations
@@ -199,3 +200,9 @@ class LogFailed(LogError):
 
 class ResourceError(TxLayerError):
     """A resource could not do or prepare its work."""
+
+
+class ResourceUnavailable(ResourceError):
+    """The resource cannot be reached, or has not answered: what became of the work is unknown. Do the same again."""
+
+    retriable = True

@@ -66,14 +66,40 @@ def test_outsider_without_a_seal_does_no_more_than_the_docs_admit() -> None:
     assert set(attack("broker", range(2))) <= ADMITTED
 
 
-@pytest.mark.parametrize(("crashes", "losses"), [(1, 0), (0, 1)])
-def test_every_interleaving_of_two_members_in_one_shot(crashes: int, losses: int) -> None:
-    explored = explore(2, crashes, losses, one_shot=True)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("members", "one_shot"), [(2, True), (2, False), (3, True)])
+def test_every_interleaving_with_one_crash_and_one_lost_message(members: int, one_shot: bool) -> None:
+    explored = explore(members, 1, 1, one_shot=one_shot, limit=5_000_000)
     assert explored.violations == []
     assert explored.closed
     assert explored.outcomes["committed"]
 
 
-def test_many_interleavings_of_two_members_in_two_phases() -> None:
-    explored = explore(2, 1, 1, limit=800)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("members", "crashes", "losses", "duplicates", "one_shot"),
+    [(3, 1, 1, 0, False), (2, 2, 1, 1, False), (2, 2, 1, 1, True)],
+)
+def test_as_many_interleavings_as_there_is_time_for(
+    members: int, crashes: int, losses: int, duplicates: int, one_shot: bool
+) -> None:
+    explored = explore(members, crashes, losses, duplicates, one_shot, limit=60_000)
     assert explored.violations == []
+    assert explored.depth > 5
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "decision not logged",
+        "intent not logged before the vote",
+        "a member that is not named commits",
+        "presumed commit",
+        "nobody asks in doubt",
+        "in doubt a member gives up by itself",
+    ],
+)
+def test_explorer_finds_planted_bugs(name: str) -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    with mutant.planted():
+        assert explore(2, 1, 1, one_shot=True).violations

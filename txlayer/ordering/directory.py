@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txlayer.errors import UsageError
+from txlayer.errors import TopicForbidden
 from txlayer.ordering.effects import Claimed, Neighbours
 
 
 def check_topic(topic: str) -> None:
     """Refuse names that the ordered bus does not take."""
     if not topic or any(sign in topic for sign in "*#+"):
-        raise UsageError(f"{topic!r}: the ordered bus takes no wildcards; name each topic")
+        raise TopicForbidden(f"{topic[:200]!r}: the ordered bus takes no wildcards; name each topic")
 
 
 def covers(pattern: str, topic: str) -> bool:

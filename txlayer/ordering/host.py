@@ -86,6 +86,10 @@ class Host:
         """One event in, effects out."""
         return self._handlers[type(event)](event, now)
 
+    def takes(self, event: object) -> bool:
+        """Whether it is something that is said to hosts."""
+        return type(event) in self._handlers
+
     @property
     def serving(self) -> bool:
         """Whether numbers may be given: not fenced, and nothing missed that had passed by."""
@@ -96,11 +100,13 @@ class Host:
         state = self.state
         return Claimed(state.rank, state.name, state.epoch, self.incarnation, self.patterns)
 
-    def start(self, records: Iterable[AnyRecord], neighbours: Neighbours, now: float) -> list[Effect]:
-        """Begin a life, from what the log holds."""
+    def start(
+        self, records: Iterable[AnyRecord], neighbours: Neighbours, now: float, known_epoch: int = 0
+    ) -> list[Effect]:
+        """Begin a life, from what the log holds. `known_epoch`: the last one that the directory shows of this rank."""
         records = list(records)
         epochs = [record.epoch for record in records if isinstance(record, EpochRecord)]
-        self.state.epoch = max(epochs, default=0) + 1
+        self.state.epoch = max([known_epoch, *epochs]) + 1
         self._restore(records, now)
         self.behind = bool(epochs) and neighbours.lower is not None
         effects: list[Effect] = [Persist("epoch", EpochRecord(self.state.epoch))]
@@ -252,7 +258,7 @@ class Host:
         if higher:
             onward = Register(
                 message.subscriber, message.version, message.new, message.old, message.refresh, message.related,
-                message.whole, message.sent, ranks, values, message.anew,
+                message.whole, message.sent, ranks, values, message.anew, message.lasting,
             )  # fmt: skip
             return [*effects, *self._upwards(onward)]
         done = Registered(message.version, message.refresh, message.sent, ranks, values)
@@ -313,7 +319,8 @@ class Host:
             return fault
         for rank, value in zip(fill.ranks, fill.values, strict=True):
             if host_of(rank) > own and value < self.state.counters.get(rank):
-                return f"counter of {rank} went back to {value} on the chain"
+                known = self.state.counters.get(rank)
+                return f"counter of {rank} went back from {known} to {value} on the chain, in a stamp of {fill.rank} {fill}"
             if host_of(rank) == own and self.state.manager(rank) is None:
                 return f"a stamp names topic {rank}, which does not exist here"
         return None

@@ -37,6 +37,7 @@ class SubscriptionRecord(_Record, frozen=True):
     ranks: tuple[int, ...]
     related: bool
     whole: bool
+    lasting: bool = False
 
 
 class TicketRecord(_Record, frozen=True):

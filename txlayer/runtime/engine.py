@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -33,14 +33,16 @@ from txlayer.messages import Census, ChainKind, Scope, TxId
 from txlayer.participant import Subscriber
 from txlayer.ports import Bus, Identity, SiteView, Standing
 from txlayer.records import Intent, LocalIntent, MemberDecided, VotedNo
+from txlayer.resources.group import ResourceGroup
+from txlayer.resources.port import Resource
 from txlayer.runtime import directory
-from txlayer.runtime.branches import Branches
 from txlayer.runtime.calls import Calls
 from txlayer.runtime.inspection import TransactionView, inspect
 from txlayer.runtime.log_url import open_disk
 from txlayer.runtime.loop import Loop, Probe
 from txlayer.runtime.membership import Application, Memberships
 from txlayer.runtime.pool import Pool
+from txlayer.runtime.recovery import Recovery
 from txlayer.runtime.unit_work import marked_transactions
 from txlayer.runtime.wires import HOSTS, TYPES, Wires, remembered_head
 from txlayer.runtime.workshop import Workshop
@@ -100,6 +102,7 @@ class Engine:
         self.started = False
         self.closed = False
         self.views: dict[str, SiteView] = {}
+        self.resources: ResourceGroup | None = None
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._since: dict[TxId, float] = {}
@@ -176,6 +179,11 @@ class Engine:
         self.loop.on_effect = self._on_effect
         self.loop.on_stopped = self._on_stopped
         self.application.give_up = self.loop.post
+        resources = self.application.resources()
+        self.resources = ResourceGroup(resources) if resources else None
+        if self.resources is not None:
+            self.resources.open(settings.name, header.incarnation)
+        self.recovery = Recovery(self)
         self.open_transactions = directory.OpenTransactions(self.bus, self.participant.coordinator)
         self._types_watch: Any = None
         self._open_watch: Any = None
@@ -193,10 +201,9 @@ class Engine:
                 "site %s: security is the broker's access lists alone; give a secret to keep others out",
                 self.settings.name,
             )
-        resources = self.application.resources()
-        markers = marked_transactions(Branches(resources, False)) if resources else ()
-        self.loop.start(markers)
+        self.loop.start(marked_transactions(self.resources) if self.resources is not None else ())
         self.loop.post(self._sweep)
+        self.recovery.start()
 
     def close(self, timeout: float) -> None:
         """Take no new work, let what runs finish, leave the rest to the log."""
@@ -251,6 +258,8 @@ class Engine:
                 watch.close()
         self.workshop.handlers.close()
         self.workshop.finishers.close()
+        if self.resources is not None:
+            self.resources.close()
         self.log.close()
         self._close_bus()
 
@@ -299,9 +308,18 @@ class Engine:
         """Another subscriber; in force when it returns."""
         with self._lock:
             before = set(self._types())
+            known = self.application.resources()
             self.application.subscribers.append(subscriber)
             if self.started:
+                self._open_resources(known)
                 self._listen_to(before)
+
+    def _open_resources(self, known: Sequence[Resource]) -> None:
+        resources = self.application.resources()
+        if len(resources) > len(known):
+            self.resources = ResourceGroup(resources)
+            for resource in resources[len(known) :]:
+                resource.open(self.settings.name, self.log.header.incarnation)
 
     def _listen_to(self, before: set[str]) -> None:
         new = [name for name in self._types() if name not in before]

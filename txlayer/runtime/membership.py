@@ -21,7 +21,7 @@ from txlayer.messages import Numbered, Scope, Terms, TxId, TxType
 from txlayer.participant import Answer, Event, Participant, Subscriber
 from txlayer.payloads import CONTENT_TYPE, Payloads
 from txlayer.resources.port import Resource
-from txlayer.runtime.unit_work import HandlerFailed, undo_of
+from txlayer.runtime.unit_work import HandlerFailed, UnitWork, undo_of
 
 _logger = logging.getLogger(__name__)
 _STRENGTH = {Scope.NONE: 0, Scope.NON_TRANSACTIONAL: 1, Scope.LOCAL: 2, Scope.FOLLOWER: 3, Scope.DISTRIBUTED: 4}
@@ -92,15 +92,20 @@ class Membership:
     since: float = field(default_factory=time.monotonic)
     consented: bool = False
     """The application was asked for its last word."""
+    unit: UnitWork | None = None
+    """What performs its work on its resources."""
     lost: bool = False
     """A handler did not come back in time: whatever it still tries is refused."""
 
     def __getitem__(self, resource: Resource) -> Any:
         if self.lost:
             raise ResourceError(f"{self.id}: the handler did not return in time, its transaction is rolled back")
+        self._check(resource)
+        return resource.work(self._unit)
+
+    def _check(self, resource: Resource) -> None:
         if not any(resource is known for subscriber in self.subscribers for known in subscriber.resources):
             raise UsageError("this resource is not the subscriber's: give it by resources=[...]")
-        return resource.work(self._unit)
 
     def abort(self, reason: str = "") -> None:
         """Give the transaction up as a member."""
@@ -228,9 +233,10 @@ class Membership:
     def _do(self, result: Any) -> Any:
         """Work that a handler returned instead of doing it is handed to its resource."""
         result = self.application.run(result)
-        attach = getattr(result, "attach", None)
-        if attach is not None:
-            attach(self)
+        resource: Resource | None = getattr(result, "resource", None)
+        if resource is not None:
+            self._check(resource)
+            resource.add(self._unit, result)
 
     def _call(self, act: Callable[[Participant], Any], participant: Participant) -> None:
         try:

@@ -20,6 +20,7 @@ from txlayer.effects import (
     CancelTimer,
     ConfirmCall,
     Effect,
+    ForgetSettlements,
     Input,
     Opened,
     PresenceChanged,
@@ -27,14 +28,17 @@ from txlayer.effects import (
     ScopeChosen,
     Send,
     SetTimer,
+    Settle,
     TimerFired,
     TimerKey,
 )
 from txlayer.logs.port import Disk
 from txlayer.logs.record_log import Identity, open_log
+from txlayer.logs.register import MemoryRegister, Register
 from txlayer.messages import Numbered, Outcome, Scope, TxId
 from txlayer.resources.memory import MemoryResource
 from txlayer.runtime.inbox import received
+from txlayer.runtime.settling import forget, leave_keys, settle
 from txlayer.runtime.unit_work import WORK, UnitWork
 from txlayer.runtime.write_ahead import WriteAhead
 from txlayer.security import Seal
@@ -63,6 +67,7 @@ class DirectSite:
     seal: Seal
     choice: ScopeChosen
     bounds: Bounds
+    finishers: tuple[str, ...] = ()
     timers: dict[TimerKey, int] = field(default_factory=dict)
     resource: MemoryResource = field(default_factory=MemoryResource)
     participant: Participant = field(init=False)
@@ -71,10 +76,16 @@ class DirectSite:
     def __post_init__(self) -> None:
         log = open_log(self.disk, self.name, Identity(f"log-{self.name}", self.name.encode() * 8))
         seat = Seat(
-            self.name, log.header.incarnation, log.header.life, Keyring(log.header.secret), Patience(), self.bounds
-        )
+            self.name, log.header.incarnation, log.header.life, Keyring(log.header.secret), Patience(), self.bounds,
+            finishers=self.finishers,
+        )  # fmt: skip
+        leave_keys(self.hub.register, seat)
         self.participant = Participant(seat)
         self.ahead = WriteAhead(log)
+        records, log.records = log.records, {}
+        for role, effects in self.participant.recover(records.values()):
+            for effect in self.ahead.admit(role, effects):
+                self.perform(effect)
 
     def take(self, event: Input) -> None:
         """One step, and whatever of it need not wait."""
@@ -117,6 +128,10 @@ class DirectSite:
                 hub.resolved(self, effect)
             case Answer():
                 hub.publish(self.seal.close(m.Relay(effect.tx, effect.frame)))
+            case Settle():
+                hub.queue.append((self.name, settle(hub.register, self.participant.seat, effect), b""))
+            case ForgetSettlements():
+                forget(hub.register, self.participant.seat, effect)
             case _ if isinstance(effect, WORK):
                 result = UnitWork(self.resource, hub.handlers).perform(effect)
                 if result is not None:
@@ -133,6 +148,7 @@ class Hub:
     queue: deque[tuple[str, Input | None, bytes]] = field(default_factory=deque)
     planned: list[tuple[float, int, str, TimerKey]] = field(default_factory=list)
     handlers: Ignore = field(default_factory=Ignore)
+    register: Register = field(default_factory=MemoryRegister)
     now: float = 0.0
     count: int = 0
     steps: int = 0
@@ -141,15 +157,23 @@ class Hub:
     on_outcome: Callable[[str, Outcome], None] | None = None
 
     def add(
-        self, name: str, disk: Disk, seal: Seal, scope: Scope, bounds: Bounds | None = None, **options: Any
+        self, name: str, disk: Disk, seal: Seal, scope: Scope, finishers: tuple[str, ...] = (), **options: Any
     ) -> DirectSite:
         """A site that answers every census alike; with scope none it does not even subscribe."""
         choice = ScopeChosen(TxId("", "", 0, ""), scope, **options)
-        self.sites[name] = site = DirectSite(name, self, disk, seal, choice, Bounds())
+        self.sites[name] = site = DirectSite(name, self, disk, seal, choice, Bounds(), finishers)
         for one in self.sites.values():
             for other in self.sites:
                 types = ("orders",) if self.sites[other].choice.scope is not Scope.NONE else ()
-                one.take(PresenceChanged(other, 1, True, types))
+                one.take(PresenceChanged(other, self.sites[other].participant.seat.life, True, types))
+        return site
+
+    def kill(self, name: str) -> DirectSite:
+        """A site is gone with all that it had not synced; the others notice."""
+        site = self.sites.pop(name)
+        site.ahead.log.close()
+        for other in self.sites.values():
+            other.take(PresenceChanged(name, site.participant.seat.life, False))
         return site
 
     def publish(self, frame: bytes) -> None:
@@ -170,7 +194,9 @@ class Hub:
             while self.queue:
                 for _ in range(len(self.queue)):
                     name, event, frame = self.queue.popleft()
-                    site = self.sites[name]
+                    site = self.sites.get(name)
+                    if site is None:
+                        continue
                     taken = event if event is not None else received(site.seal, frame)
                     if taken is not None:
                         site.take(taken)
@@ -182,7 +208,7 @@ class Hub:
         self.now += seconds
         while self.planned and self.planned[0][0] <= self.now:
             _, count, name, key = heapq.heappop(self.planned)
-            if self.sites[name].timers.get(key) == count:
+            if name in self.sites and self.sites[name].timers.get(key) == count:
                 del self.sites[name].timers[key]
                 self.sites[name].take(TimerFired(key))
                 self.run()

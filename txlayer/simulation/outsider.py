@@ -8,7 +8,7 @@ runs in which a checker complains. Delay alone is no harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -17,7 +17,8 @@ import msgspec
 
 from txlayer import messages as m
 from txlayer.codec import KINDS
-from txlayer.security import BrokerSeal, Seal, SecretSeal, SignedSeal
+from txlayer.security import BrokerSeal
+from txlayer.simulation.bus import SimulatedBus, seals
 from txlayer.simulation.faults import Faults
 from txlayer.simulation.plan import Plan
 from txlayer.simulation.sweep import ANONYMOUS, DURABLE, FOLLOWER, PLAIN, Configuration, _terms
@@ -39,7 +40,6 @@ class Attack:
     """What the outsider does with frames of one kind."""
 
     kind: str
-    seal: Seal
     rng: Random
     forged: int = 0
 
@@ -84,58 +84,50 @@ class Attack:
                 return value
 
 
-class AttackedWorld(World):
-    """A world without faults but for the outsider."""
+class AttackedBus(SimulatedBus):
+    """A bus with the outsider on it."""
 
-    def __init__(self, seed: int, plan: Plan, seals: Callable[[str], Seal], attack: Attack) -> None:
-        super().__init__(seed, plan)
-        self.seals = {name: seals(name) for name in self.nodes}
-        self.attack = attack
-        self.seal = self.seals["s0"]
+    attack: Attack
 
     def send(self, source: str, target: str, message: m.AnyMessage) -> None:
-        self.seal = self.seals[source]
         super().send(source, target, message)
         self._attack(source, [target], message)
 
-    def broadcast(self, source: str, event_type: str, message: m.AnyMessage) -> None:
-        self.seal = self.seals[source]
-        super().broadcast(source, event_type, message)
-        self._attack(source, list(self.nodes), message)
+    def broadcast(self, source: str, message: m.AnyMessage) -> None:
+        super().broadcast(source, message)
+        self._attack(source, list(self.world.nodes), message)
 
     def _attack(self, source: str, targets: list[str], message: m.AnyMessage) -> None:
-        frame = self.seals[source].close(message)
-        for forged in self.attack.frames(message, frame):
+        for forged in self.attack.frames(message, self.frame(source, message)):
             for target in targets:
-                if target in self.nodes:
-                    delay = 0.0001 + 0.01 * self.rng.random() * self.rng.random()
-                    self.clock.after(delay, partial(self._deliver, target, forged))
+                if target in self.world.nodes:
+                    delay = 0.0001 + 0.01 * self.world.rng.random() * self.world.rng.random()
+                    self.world.clock.after(delay, partial(self.deliver, target, forged))
+
+
+class AttackedWorld(World):
+    """A world without faults but for the outsider."""
+
+    def __init__(self, seed: int, plan: Plan, attack: Attack) -> None:
+        self._attack = attack
+        super().__init__(seed, plan)
+
+    def make_bus(self) -> SimulatedBus:
+        bus = AttackedBus(self, seals(self.plan.level))
+        bus.attack = self._attack
+        return bus
 
 
 def attack(level: str, seeds: Iterable[int], kinds: Iterable[str] = KINDS) -> dict[str, int]:
     """For each kind of message: in how many runs the outsider did harm."""
     harmed: dict[str, int] = {}
-    seals = _seals(level)
     for kind in kinds:
         for seed in seeds:
             for setting in SETTINGS:
                 plan = setting.plan()
                 plan.faults = Faults(reorder=0.05)
                 plan.crash = ("", 0)
-                world = AttackedWorld(seed, plan, seals, Attack(kind, seals("s0"), Random(f"{kind} {seed}")))
-                history = world.run()
+                plan.level = level
+                history = AttackedWorld(seed, plan, Attack(kind, Random(f"{kind} {seed}"))).run()
                 harmed[kind] = harmed.get(kind, 0) + bool(history.violations)
     return {kind: count for kind, count in harmed.items() if count}
-
-
-def _seals(level: str) -> Callable[[str], Seal]:
-    if level == "broker":
-        return lambda _: BrokerSeal()
-    if level == "secret":
-        return lambda _: SecretSeal([b"enrolled together"])
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    names = [f"s{number}" for number in range(5)]
-    keys = {name: Ed25519PrivateKey.from_private_bytes(name.encode() * 16) for name in names}
-    public = {name: key.public_key() for name, key in keys.items()}
-    return lambda name: SignedSeal(name, keys[name], public)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
-from txlayer.messages import Access, Conditions, Item, Limit, Scope, Status, Terms, TxId, TxType
+from txlayer.messages import Access, Conditions, Item, Limit, Scope, Status, Terms, TxId, TxType, Visibility
 from txlayer.simulation.history import CallSeen, History
 from txlayer.simulation.plan import Plan
 from txlayer.simulation.workload import TYPES, Taste
@@ -39,10 +39,12 @@ class Configuration:
     helpers: tuple[str, ...] = ()
     abort: bool = False
     refuser: str = ""
+    finishers: bool = False
 
     def plan(self) -> Plan:
         """Two transactions, one after the other."""
         plan = Plan(sites=len(self.tastes), span=4.0, heal_for=200.0, refuser=self.refuser)
+        plan.finishers = self.finishers
         for number, taste in enumerate(self.tastes):
             for event_type in TYPES:
                 plan.tastes[f"s{number}", event_type] = taste
@@ -79,6 +81,10 @@ CONFIGURATIONS = (
     Configuration("purely local", (LOCAL, LOCAL, DURABLE), _terms(tx_type=TxType.LOCAL)),
     Configuration("purely local, one shot", (LOCAL, LOCAL, LISTENER), _terms(tx_type=TxType.LOCAL, one_shot=True)),
     Configuration("hosted", (NOBODY, NOBODY, PLAIN), _terms(), coordinator="s1"),
+    Configuration("public on commit", (NOBODY, PLAIN, NOBODY), _terms(visibility=Visibility.PUBLIC_ON_COMMIT)),
+    Configuration("finisher", (NOBODY, ANONYMOUS, PLAIN), _terms(limit=Limit.DISTRIBUTED), finishers=True),
+    Configuration("finisher, one shot", (PLAIN, PLAIN, FOLLOWER), _terms(one_shot=True), finishers=True),
+    Configuration("finisher, compensation", (PLAIN, UNDOABLE, ANONYMOUS), _terms(), finishers=True),
     Configuration("hosted, two publishers", (NOBODY, PLAIN, PLAIN), _terms(access=Access.MULTI), "s1", "s0", ("s2",)),
 )
 
@@ -106,7 +112,15 @@ def run_one(configuration: Configuration, disturbance: Disturbance, seed: int = 
     world.run()
     if disturbance.crash is None and disturbance.late is None:
         resilience_checker(world, configuration, disturbance)
+    if configuration.finishers and disturbance.restart_after >= 8.0:
+        finisher_checker(world)
     return world
+
+
+def finisher_checker(world: World) -> None:
+    """With a finisher nobody waits for a dead coordinator: when it comes back, no member has prepared work of it."""
+    for site, tx in world.history.blocked:
+        world.history.violation(f"{site} waited with prepared work for the coordinator of {tx}")
 
 
 def resilience_checker(world: World, configuration: Configuration, disturbance: Disturbance) -> None:
@@ -137,6 +151,8 @@ def disturbances(configuration: Configuration, pairs: int = 1) -> Iterator[Distu
         yield Disturbance(crash=point)
         yield Disturbance(crash=point, restart_after=0.1)
         yield Disturbance(crash=point, sync_seconds=0.9)
+        if configuration.finishers:
+            yield Disturbance(crash=point, restart_after=8.0)
         yield Disturbance(crash=point, restart_after=0.1, replay=True)
         if point[0] == configuration.coordinator:
             yield Disturbance(crash=point, wipe=True)

@@ -25,6 +25,8 @@ class Census:
     predicate: Predicate | None = None
     joined: dict[bytes, Join] = field(default_factory=dict)
     others: dict[bytes, None] = field(default_factory=dict)
+    most: int = 1000
+    crowded: bool = False
 
     def on_join(self, join: Join) -> bytes | None:
         """The member's hash if the answer counts; None if it is turned away or was made for another census."""
@@ -35,6 +37,9 @@ class Census:
             self.others[member] = None
             return None
         if join.identity and any(known.identity == join.identity for known in self.joined.values()):
+            return None
+        if len(self.joined) >= self.most:
+            self.crowded = True
             return None
         self.joined[member] = join
         return member
@@ -51,6 +56,8 @@ class Census:
 
     def failure(self) -> str:
         """Why the census is not fulfilled; empty if it is."""
+        if self.crowded:
+            return f"more than {self.most} members: raise bounds.members, or ask for at most so many"
         members = tuple(self.joined.values())
         reason = unmet(self.terms.require, members)
         if not reason and self.terms.settle_for is not None:

@@ -16,9 +16,10 @@ from txlayer.effects import (
     Predicate,
     PublishPlain,
     Send,
+    Settle,
 )
 from txlayer.messages import AnyMessage, Status, Terms, TxId, TxType, Visibility
-from txlayer.records import Decided, DelegationOpened
+from txlayer.records import Decided, DelegationOpened, Settlement, Settling
 from txlayer.tokens import member_hash
 from txlayer.transactions.ballot import Ballot
 from txlayer.transactions.census import Census
@@ -41,12 +42,12 @@ class TxCoordinator(Voting):
         """A new transaction; `start` says what to do first."""
         events = EventCoordinator(create.terms, create.publisher, seat.limits)
         events.take_all(create.items, create.publisher)
-        census = Census(tx, create.terms, present, predicate)
+        census = Census(tx, create.terms, present, predicate, most=seat.bounds.members)
         ballot = Ballot({}, create.terms.settle_for)
         callers = {create.publisher: None}
         return cls(
             seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot, callers,
-            seat.keyring.hashes(tx),
+            seat.keyring.hashes(tx, seat.finishers),
         )  # fmt: skip
 
     def start(self, standing: m.Standing) -> list[Effect]:
@@ -223,14 +224,14 @@ class TxCoordinator(Voting):
         return again
 
     @classmethod
-    def recover(cls, seat: Seat, record: Decided | DelegationOpened) -> TxCoordinator:
+    def recover(cls, seat: Seat, record: Decided | DelegationOpened | Settling) -> TxCoordinator:
         """A transaction as the log remembers it."""
-        terms = record.terms if isinstance(record, DelegationOpened) else Terms(record.type)
+        terms = Terms(record.type) if isinstance(record, Decided) else record.terms
         census = Census(record.tx, terms)
         events = EventCoordinator(terms, record.publisher, seat.limits)
         self = cls(
             seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), {},
-            seat.keyring.hashes(record.tx),
+            seat.keyring.hashes(record.tx, seat.finishers),
         )  # fmt: skip
         self.callers[record.publisher] = None
         self.called = record.called
@@ -240,6 +241,12 @@ class TxCoordinator(Voting):
             self.events.events, self.events.digest = list(record.events), record.digest
             join = m.Join(record.tx, record.pseudonym, self.hashes)
             self.ballot.members[member_hash(record.pseudonym)] = join
+            return self
+        if isinstance(record, Settling):
+            self.phase = Phase.SETTLING
+            self.events.events = list(record.events)
+            for pseudonym in record.members:
+                self.ballot.members[member_hash(pseudonym)] = m.Join(record.tx, pseudonym, self.hashes)
             return self
         committed = record.status is Status.COMMITTED and not record.local
         self.phase = Phase.COMMITTED if committed else Phase.ABORTED
@@ -251,6 +258,8 @@ class TxCoordinator(Voting):
 
     def resume(self, public: tuple[m.Numbered, ...] = ()) -> list[Effect]:
         """Go on where the log stops. The world outside may see an event a second time."""
+        if self.phase is Phase.SETTLING:
+            return [Settle(self.tx, self.terms.type, Settlement(True, tuple(self.ballot.members)))]
         again: list[Effect] = [PublishPlain(self.tx, event) for event in public]
         return again + self._on_retry(m.Standing())
 

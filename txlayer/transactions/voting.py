@@ -159,6 +159,8 @@ class Voting(Coordinated):
         return self._close_census() if self.census.complete() else []
 
     def _one_phase(self) -> bool:
+        if self.hashes.finishers:
+            return False  # a finisher could not ask the only member, so it must not be the only one who knows
         members = list(self.ballot.members.values())
         return len(members) == 1 and members[0].one_phase and not self.ballot.votes
 
