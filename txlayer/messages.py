@@ -170,8 +170,8 @@ class Message(Struct, frozen=True, array_like=True, tag=True, tag_field="@"):
 class Create(Message, frozen=True):
     """Publisher to coordinator: open a transaction under this key, or tell me of the one that has it.
 
-    It is good for one life of the coordinator, in which `serial` is taken once and nothing below `below` any more;
-    so a copy that arrives after everything was forgotten starts nothing.
+    It is good for one life of one coordinator, in which `serial` is taken once and nothing below `below` any more;
+    so a copy that arrives elsewhere, or after everything was forgotten, starts nothing.
     """
 
     key: str
@@ -182,6 +182,7 @@ class Create(Message, frozen=True):
     coordinator_life: int = 0
     serial: int = 0
     below: int = 0
+    coordinator: str = ""
 
 
 class Hello(Message, frozen=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
@@ -31,8 +32,7 @@ class Keyring:
 
     def pseudonym(self, tx: TxId) -> Pseudonym:
         """This site as a member of `tx`."""
-        seed = self._seed(tx)
-        return Pseudonym(*(sha256(sha256(seed + word).digest()).digest() for word in (b"yes", b"no", b"done")))
+        return _pseudonym(self.secret, tx)
 
     def member(self, tx: TxId) -> bytes:
         """This site as the list of members names it."""
@@ -58,7 +58,21 @@ class Keyring:
         return hmac.digest(self.secret, f"nonce {incarnation} {number}".encode(), "sha256")[:4].hex()
 
     def _seed(self, tx: TxId) -> bytes:
-        return hmac.digest(self.secret, f"tx {tx}".encode(), "sha256")
+        return _seed(self.secret, tx)
+
+
+# What is derived is asked for several times in every transaction, and soon after each other.
+
+
+@lru_cache(maxsize=512)
+def _seed(secret: bytes, tx: TxId) -> bytes:
+    return hmac.digest(secret, f"tx {tx}".encode(), "sha256")
+
+
+@lru_cache(maxsize=512)
+def _pseudonym(secret: bytes, tx: TxId) -> Pseudonym:
+    seed = _seed(secret, tx)
+    return Pseudonym(*(sha256(sha256(seed + word).digest()).digest() for word in (b"yes", b"no", b"done")))
 
 
 def digest(token: bytes) -> bytes:

@@ -53,6 +53,7 @@ from txlayer.transactions.participant import Participant
 
 _logger = logging.getLogger(__name__)
 _MOST_AT_ONCE = 512
+_FORGET_SECONDS = 0.25
 
 Probe = Callable[[str, object], None]
 """Hears of every step on its way, for tests that end the process exactly there and for tracing; on whatever thread.
@@ -90,6 +91,7 @@ class Loop:
         self._acts: dict[TimerKey, Callable[[], None]] = {}
         self._counter = count()
         self._stopping = False
+        self._forgetting = False
         self._markers: tuple[TxId, ...] = ()
         self._thread = threading.Thread(target=self._run, name=f"txlayer-site-{wires.site}", daemon=True)
 
@@ -125,6 +127,7 @@ class Loop:
         return cancel
 
     def _stop(self) -> None:
+        self._forget()
         self._stopping = True
 
     def _recover(self) -> None:
@@ -154,12 +157,21 @@ class Loop:
         if self.wires.presence is not None and self.wires.presence.lost:
             raise NameTaken(f"a later life of {self.wires.site!r} has taken the name over; this one stops")
         self._settle()
-        while self._ahead.dirty():
+        while self._ahead.urgent:
             self._sync()
             self._settle()
+        if self._ahead.dirty() and not self._forgetting:
+            self._forgetting = True
+            self.later(_FORGET_SECONDS, self._forget)
         for delivery in self._unacknowledged:
             delivery.ack()
         self._unacknowledged.clear()
+
+    def _forget(self) -> None:
+        """Records that were dropped since the last sync leave the disk, if no other sync has taken them along."""
+        self._forgetting = False
+        if self._ahead.dirty():
+            self._sync()
 
     def _take_all(self) -> None:
         try:

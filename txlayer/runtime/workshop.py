@@ -37,10 +37,11 @@ from txlayer.effects import (
 from txlayer.errors import ResourceError
 from txlayer.messages import Scope, TxId
 from txlayer.resources.group import ResourceGroup
-from txlayer.runtime.branches import GivenUp, NoBranch
+from txlayer.resources.port import Resource
+from txlayer.runtime.branches import Attempt, NoBranch
 from txlayer.runtime.membership import Membership, Memberships
 from txlayer.runtime.pool import Job, Pool
-from txlayer.runtime.unit_work import HandlerFailed, UnitWork, Work
+from txlayer.runtime.unit_work import HandlerFailed, UnitWork, Work, undo_of
 
 _logger = logging.getLogger(__name__)
 
@@ -201,15 +202,16 @@ class Workshop:
             task = Consent(task.tx)
             self._queues[task.tx].appendleft(task)
         if self._at_once(task, member):
-            self._finish(task, self._perform(task, member))
+            self._finish(task, self._perform(task, member, Attempt()))
             return
-        job = Job(partial(self._perform, task, member), lambda job: self.post(TaskDone(task, job)))
+        attempt = Attempt()
+        job = Job(partial(self._perform, task, member, attempt), lambda job: self.post(TaskDone(task, job)))
         pool = self.finishers if isinstance(task, (*_FINISHING, Undo)) else self.handlers
         if not pool.submit(job):
             self._finish(task, self._refusal(task, f"all {pool.threads} threads for handlers hang"))
         elif pool is self.handlers:
             seconds = self.within * max(1, len(task.events) if isinstance(task, ApplyWhole | Compensate) else 1)
-            self._set_deadline(seconds, _Running(task, member, job, seconds))
+            self._set_deadline(seconds, _Running(task, member, attempt, job, seconds))
 
     def _member(self, task: Task) -> Membership:
         if isinstance(task, AskScope):
@@ -240,19 +242,14 @@ class Workshop:
             self._set_deadline(running.seconds - waited, running)
         elif self.handlers.give_up(job):
             self.late += 1
-            self._give_up(running.member, task)
+            running.attempt.given_up = running.member.lost = True
+            for resource in running.member.resources():
+                resource.abandon(task.tx)
+                resource.abandon(undo_of(task.tx))
+            if isinstance(task, ApplyWhole | Compensate):
+                self.members.known.pop(task.tx, None)  # the next attempt starts with participants of its own
             _logger.error("a handler of %s did not return within %s s and is given up", task.tx, running.seconds)
             self._finish(task, self._refusal(task, f"a handler did not return within {running.seconds} s"))
-
-    def _give_up(self, member: Membership, task: Task) -> None:
-        """Its thread may come back: it must find nothing that it could spoil."""
-        member.lost = True
-        for resource in member.resources():
-            resource.abandon(task.tx)
-        if member.unit is not None:
-            member.unit.resource, member.unit = GivenUp(), None
-        if isinstance(task, ApplyWhole | Compensate):
-            self.members.known.pop(task.tx, None)  # the next attempt starts with participants of its own
 
     @staticmethod
     def _refusal(task: Task, reason: str) -> Input | Objection | None:
@@ -274,14 +271,13 @@ class Workshop:
 
     # On a worker, or at once
 
-    def _perform(self, task: Task, member: Membership) -> Result:
+    def _perform(self, task: Task, member: Membership, attempt: Attempt) -> Result:
         if self.probe is not None:
             self.probe("work", task)
         try:
-            result = self._do(task, member)
+            result = self._do(task, member, attempt)
         except ResourceError as exc:
-            refused = self._refusal(task, str(exc)) if isinstance(task, RunHandler) else None
-            result = refused or Again(str(exc))
+            result = self._failed(task, str(exc))
         except Exception as exc:
             _logger.exception("%s of %s failed", type(task).__name__, task.tx)
             result = self._failed(task, f"{type(exc).__name__}: {exc}")
@@ -294,7 +290,7 @@ class Workshop:
         refusal = self._refusal(task, reason)
         return Again(reason) if refusal is None and not isinstance(task, Notify | Tell) else refusal
 
-    def _do(self, task: Task, member: Membership) -> Result:
+    def _do(self, task: Task, member: Membership, attempt: Attempt) -> Result:
         match task:
             case AskScope():
                 return member.choose()
@@ -307,10 +303,10 @@ class Workshop:
                 member.ended(task.commit)
                 return task.result
             case Undo():
-                self._unit(task, member).resource.roll_back(task.tx)
+                self._resource(task, member, attempt).roll_back(task.tx)
                 return None
             case _:
-                return self._unit(task, member).perform(task)
+                return UnitWork(self._resource(task, member, attempt), member, member.unanswered).perform(task)
 
     @staticmethod
     def _consent(member: Membership) -> Objection | None:
@@ -321,16 +317,14 @@ class Workshop:
         return None
 
     @staticmethod
-    def _unit(task: Task, member: Membership) -> UnitWork:
+    def _resource(task: Task, member: Membership, attempt: Attempt) -> Resource:
         resources = member.resources()
         if resources:
-            if member.unit is None:
-                again = any(s.attempts > 1 for s in member.subscribers)
-                member.unit = UnitWork(ResourceGroup(resources, savepoints=again), member)
-            return member.unit
+            again = any(s.attempts > 1 for s in member.subscribers)
+            return ResourceGroup(resources, again, attempt.check, member.taking_part)
         if isinstance(task, InspectUnit):
-            return UnitWork(NoBranch("committed" if task.at_once else "prepared"), member)
-        return UnitWork(NoBranch("committed" if isinstance(task, Compensate) else "none"), member)
+            return NoBranch("committed" if task.at_once else "prepared")
+        return NoBranch("committed" if isinstance(task, Compensate) else "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,5 +333,6 @@ class _Running:
 
     task: Task
     member: Membership
+    attempt: Attempt
     job: Job
     seconds: float

@@ -22,8 +22,8 @@ from txlayer.effects import (
     Effect,
     ForgetSettlements,
     Input,
-    Opened,
     PresenceChanged,
+    Received,
     Resolve,
     ScopeChosen,
     Send,
@@ -108,22 +108,23 @@ class DirectSite:
         """Do it at once."""
         hub = self.hub
         match effect:
+            case Send() if effect.site == self.name:
+                hub.queue.append((self.name, Received(effect.message), b""))
             case Send():
-                hub.queue.append((effect.site, None, self.seal.close(effect.message)))
+                hub.send(effect.site, self.seal.close(effect.message))
             case Broadcast():
                 hub.publish(self.seal.close(effect.message))
             case SetTimer():
+                hub.cancel(self.timers.get(effect.key))
                 self.timers[effect.key] = hub.plan(self, effect)
             case CancelTimer():
-                self.timers.pop(effect.key, None)
+                hub.cancel(self.timers.pop(effect.key, None))
             case AskScope():
                 choice = self.choice
                 chosen = ScopeChosen(
                     effect.tx, choice.scope, choice.identity, choice.compensatable, choice.one_phase, choice.durable
                 )
                 hub.queue.append((self.name, chosen, b""))
-            case Opened():
-                hub.opened(self, effect)
             case Resolve():
                 hub.resolved(self, effect)
             case Answer():
@@ -146,14 +147,14 @@ class Hub:
 
     sites: dict[str, DirectSite] = field(default_factory=dict)
     queue: deque[tuple[str, Input | None, bytes]] = field(default_factory=deque)
-    planned: list[tuple[float, int, str, TimerKey]] = field(default_factory=list)
+    planned: list[tuple[float, int]] = field(default_factory=list)
+    timers: dict[int, tuple[str, TimerKey]] = field(default_factory=dict)
     handlers: Ignore = field(default_factory=Ignore)
     register: Register = field(default_factory=MemoryRegister)
     now: float = 0.0
     count: int = 0
     steps: int = 0
     syncs: int = 0
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
     on_outcome: Callable[[str, Outcome], None] | None = None
 
     def add(
@@ -171,10 +172,16 @@ class Hub:
     def kill(self, name: str) -> DirectSite:
         """A site is gone with all that it had not synced; the others notice."""
         site = self.sites.pop(name)
+        for count in site.timers.values():
+            self.cancel(count)
         site.ahead.log.close()
         for other in self.sites.values():
             other.take(PresenceChanged(name, site.participant.seat.life, False))
         return site
+
+    def send(self, site: str, frame: bytes) -> None:
+        """To one inbox."""
+        self.queue.append((site, None, frame))
 
     def publish(self, frame: bytes) -> None:
         """To every subscriber."""
@@ -185,13 +192,22 @@ class Hub:
     def plan(self, site: DirectSite, effect: SetTimer) -> int:
         """Remember a timer."""
         self.count += 1
-        heapq.heappush(self.planned, (self.now + effect.seconds, self.count, site.name, effect.key))
+        heapq.heappush(self.planned, (self.now + effect.seconds, self.count))
+        self.timers[self.count] = (site.name, effect.key)
+        if len(self.planned) > 2 * len(self.timers) + 64:
+            self.planned = [entry for entry in self.planned if entry[1] in self.timers]
+            heapq.heapify(self.planned)
         return self.count
+
+    def cancel(self, count: int | None) -> None:
+        """Forget a timer."""
+        if count is not None:
+            self.timers.pop(count, None)
 
     def run(self) -> None:
         """Until nothing is left to do at this time."""
         while True:
-            while self.queue:
+            while self.queue or self.arrived():
                 for _ in range(len(self.queue)):
                     name, event, frame = self.queue.popleft()
                     site = self.sites.get(name)
@@ -203,19 +219,19 @@ class Hub:
             if not sum(self._sync(site) for site in self.sites.values()):
                 return
 
+    def arrived(self) -> bool:
+        """Whether something came in from outside; here nothing does."""
+        return False
+
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         self.now += seconds
         while self.planned and self.planned[0][0] <= self.now:
-            _, count, name, key = heapq.heappop(self.planned)
-            if name in self.sites and self.sites[name].timers.get(key) == count:
+            name, key = self.timers.pop(heapq.heappop(self.planned)[1], ("", ("", "", "")))
+            if name in self.sites:
                 del self.sites[name].timers[key]
                 self.sites[name].take(TimerFired(key))
                 self.run()
-
-    def opened(self, site: DirectSite, effect: Opened) -> None:
-        """A caller may publish."""
-        self.outcomes.setdefault(effect.call, Outcome(effect.tx, effect.call, m.Status.PENDING, final=False))
 
     def resolved(self, site: DirectSite, effect: Resolve) -> None:
         """A caller hears and confirms at once."""

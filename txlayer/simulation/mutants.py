@@ -22,7 +22,6 @@ from txlayer.effects import (
     Effect,
     ForgetMarker,
     PublishPlain,
-    RunHandler,
     Send,
     SetTimer,
     Settled,
@@ -43,6 +42,7 @@ from txlayer.transactions.executor import Executor, State
 from txlayer.transactions.finisher import Finisher
 from txlayer.transactions.local_executor import LocalExecutor
 from txlayer.transactions.marks import Marks
+from txlayer.transactions.participant import Participant
 from txlayer.transactions.publisher import Publisher
 from txlayer.transactions.reader import ChainReader
 from txlayer.transactions.sequence import Sequence
@@ -316,13 +316,6 @@ def _chain_number_again(self: Chain, record: Any) -> None:
 _CHAIN_RECOVER = Chain.recover
 
 
-def _redo_commit(self: Executor) -> list[Effect]:
-    return [RunHandler(self.tx, event) for event in self.sequence.events()] + _RESUME_MEMBER(self)
-
-
-_RESUME_MEMBER = Executor.resume
-
-
 def _inspect_trusts(self: Executor, found: Any) -> list[Effect]:
     return _INSPECTED(self, replace(found, state="prepared" if not self.choice.compensatable else "committed"))
 
@@ -398,6 +391,29 @@ def _late_ack_ignored(self: Chain, ack: m.ChainAck) -> list[Effect]:
 
 
 _CHAIN_ACK = Chain.on_ack
+
+
+def _half_a_log(self: Participant, records: Any) -> list[Any]:
+    """What comes of the first half leaves before the second is read: here, marks."""
+    kept = list(records)
+    early = Participant(self.seat)
+    for record in kept[: len(kept) // 2]:
+        if not early.coordinator.recover(record):
+            early.subscriber.recover(record)
+    types = sorted({name for record in kept if (name := getattr(record, "type", ""))})
+    mark = m.Mark(self.seat.site, self.seat.incarnation, m.Standing(early.coordinator.reserved))
+    says: list[Effect] = [Broadcast(name, mark) for name in types]
+    return [(("mark", ""), says), *_PARTICIPANT_RECOVER(self, kept)]
+
+
+_PARTICIPANT_RECOVER = Participant.recover
+
+
+def _dead_submit_queued(self: CoordinatorDesk, message: Any) -> list[Any]:
+    return _ON_PUBLISHER(self, message) if message.tx in self.transactions else []
+
+
+_ON_PUBLISHER = CoordinatorDesk._on_publisher
 _ON_BEGIN = Executor.on_begin
 _ADD = Chain.add
 _APPLIED = Executor._applied
@@ -462,5 +478,9 @@ MUTANTS = (
     Mutant("events are not published on commit", (_without(TxCoordinator, "_commit", lambda e: isinstance(e, PublishPlain)),)),
     Mutant("what is to be published on commit is not logged", (_instead(TxCoordinator, "_record", _unlogged_public),), hint="public on commit"),
     Mutant("a late acknowledgement leaves a reader behind for ever", (_instead(Chain, "on_ack", _late_ack_ignored),)),
+    Mutant("a mark leaves before the whole log is read", (_instead(Participant, "recover", _half_a_log),), hint="one phase"),
+    Mutant("what a publisher says to a dead transaction is ignored", (_instead(CoordinatorDesk, "_on_publisher", _dead_submit_queued),), hint="hosted"),
+    Mutant("a refused delegation is not recorded", (_without(TxCoordinator, "_delegate_refused", _appends),), hint="one phase, refused"),
+    Mutant("an abort of members reaches locals", (_instead(TxCoordinator, "_abort", _abort_reaches_locals),), hint="local by chance, refused"),
     Mutant("markers are forgotten too early", (_instead(Executor, "_applied", lambda self: [ForgetMarker(self.tx), *_APPLIED(self)]),), hint="two phases"),
 )  # fmt: skip

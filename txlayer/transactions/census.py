@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from txlayer.effects import Predicate
 from txlayer.messages import Join, Terms, TxId
 from txlayer.tokens import member_hash
@@ -41,7 +43,7 @@ class Census:
         if len(self.joined) >= self.most:
             self.crowded = True
             return None
-        self.joined[member] = join
+        self.joined[member] = msgspec.structs.replace(join, tx=self.tx)
         return member
 
     def on_decline(self, answer: bytes) -> None:

@@ -68,7 +68,7 @@ class Coordinated:
     census: Census
     events: EventCoordinator
     ballot: Ballot
-    callers: dict[str, None]
+    callers: tuple[str, ...]
     hashes: m.Hashes
     phase: Phase = Phase.CENSUS
     called: bool = False
@@ -193,6 +193,10 @@ class Coordinated:
         self.recorded = self.recorded or not self.confirmed
         outside = (PublishPlain(self.tx, event) for event in public)
         return [*record, *self._tell(), *outside, *self._linger(), *self._finish_if_done()]
+
+    def _may_confirm(self, caller: str) -> None:
+        if caller not in self.callers:
+            self.callers = (*self.callers, caller)
 
     def _tell(self) -> list[Effect]:
         """The outcome, to all who may confirm it."""

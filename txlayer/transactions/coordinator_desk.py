@@ -72,6 +72,8 @@ class CoordinatorDesk:
 
     def on_create(self, create: m.Create) -> list[Batch]:
         """A publisher opens a transaction, or repeats that it wants to."""
+        if create.coordinator != self.seat.site:  # meant for another site, brought here by someone
+            return []
         known = self.keys.get(create.key)
         if known is not None:
             return self._step(known, lambda tx: tx.on_create_again(create.publisher))
