@@ -48,6 +48,7 @@ from txlayer.runtime.unit_work import marked_transactions
 from txlayer.runtime.wires import HOSTS, TYPES, Wires, remembered_head
 from txlayer.runtime.workshop import Workshop
 from txlayer.security import BrokerSeal, Seal
+from txlayer.telemetry import both, open_telemetry
 from txlayer.tokens import Keyring
 from txlayer.transactions.coordinated import UNDECIDED, Phase
 from txlayer.transactions.event_coordinator import Limits
@@ -161,8 +162,10 @@ class Engine:
         )
         self.identity = Identity(header.incarnation, header.life)
         self.participant = Participant(seat)
+        self._telemetry = open_telemetry(settings.name)
+        probe = both(settings.probe, self._telemetry)
         self.wires = Wires(self.bus, settings.name)
-        self.loop = Loop(self.wires, settings.seal, self.log, self.participant, self.calls, settings.probe)
+        self.loop = Loop(self.wires, settings.seal, self.log, self.participant, self.calls, probe)
         self.members = Memberships(self.application)
         self.members.recovered(_types_in(self.log))
         self._since = {view.tx: time.monotonic() - view.seconds for view in inspect_records(self.log)}
@@ -174,7 +177,7 @@ class Engine:
             settings.handler_within,
             self.loop.post,
             self.loop.later,
-            settings.probe,
+            probe,
         )
         self.loop.workshop = self.workshop
         self.loop.on_surface = self._on_surface
@@ -289,7 +292,7 @@ class Engine:
 
     def post(self, event: Input) -> None:
         """Hand an event to the roles."""
-        self.loop.post(event)
+        self.loop.post(event if self._telemetry is None else self._telemetry.call(event))
 
     def ask(self, question: Callable[[], _T], timeout: float = 10.0) -> _T:
         """Run a function on the runtime thread and return what it returns."""
