@@ -346,7 +346,7 @@ def test_finishing_is_repeated_until_the_resource_is_back(memory_sites: Sites, n
 def test_several_resources_are_committed_at_once_by_a_commit_of_their_own(memory_sites: Sites) -> None:
     sites = memory_sites
     type = sites.name("orders")
-    stores = [MemoryResource(), MemoryResource()]
+    stores = [MemoryResource("stock"), MemoryResource("till")]
 
     class Reserve(Participant):
         def on_event(self, tx: MemberTransaction, event: Event) -> None:
