@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from txlayer.connect import connect
@@ -29,6 +30,7 @@ from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.port import Disk
 from txlayer.logs.record_log import Identity as LogIdentity
 from txlayer.logs.record_log import RecordLog, open_log
+from txlayer.logs.register import Register
 from txlayer.messages import Census, ChainKind, Operate, Scope, TxId
 from txlayer.participant import Subscriber
 from txlayer.ports import Bus, Identity, SiteView, Standing
@@ -38,12 +40,13 @@ from txlayer.resources.port import Resource
 from txlayer.runtime import directory
 from txlayer.runtime.calls import Calls
 from txlayer.runtime.inspection import TransactionView, inspect, inspect_records
-from txlayer.runtime.log_url import open_disk
+from txlayer.runtime.log_url import open_disk, open_register
 from txlayer.runtime.loop import Loop, Probe
 from txlayer.runtime.membership import Application, Memberships
 from txlayer.runtime.operations import Operations, answer_to
 from txlayer.runtime.pool import Pool
 from txlayer.runtime.recovery import Recovery
+from txlayer.runtime.settling import Registrar
 from txlayer.runtime.unit_work import marked_transactions
 from txlayer.runtime.wires import HOSTS, TYPES, Wires, remembered_head
 from txlayer.runtime.workshop import Workshop
@@ -88,6 +91,8 @@ class Settings:
     threads: Threads = field(default_factory=Threads)
     handler_within: float = 30.0
     probe: Probe | None = None
+    register: str | Register | None = None
+    finishers: tuple[str, ...] = ()
 
 
 class Engine:
@@ -135,6 +140,11 @@ class Engine:
             raise
         try:
             self._assemble()
+        except BaseException:
+            self.log.close()
+            self._close_bus()
+            raise
+        try:
             self._connect()
         except BaseException:
             self._take_apart(1.0)
@@ -160,8 +170,9 @@ class Engine:
         self.limits = Limits(limits.events, min(limits.bytes, room), limits.ahead)
         keyring = Keyring(header.secret)
         seat = Seat(
-            settings.name, header.incarnation, header.life, keyring, settings.patience, settings.bounds, self.limits
-        )
+            settings.name, header.incarnation, header.life, keyring, settings.patience, settings.bounds, self.limits,
+            settings.finishers,
+        )  # fmt: skip
         self.identity = Identity(header.incarnation, header.life)
         self.participant = Participant(seat)
         self._telemetry = open_telemetry(settings.name)
@@ -182,6 +193,10 @@ class Engine:
             probe,
         )
         self.loop.workshop = self.workshop
+        if settings.register is not None:
+            opener = partial(open_register, settings.register)
+            self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
+            self.loop.registrar.start()
         self.loop.on_surface = self._on_surface
         self.loop.on_effect = self._on_effect
         self.loop.on_stopped = self._on_stopped
@@ -267,6 +282,8 @@ class Engine:
         self.workshop.finishers.close()
         if self.resources is not None:
             self.resources.close()
+        if self.loop.registrar is not None:
+            self.loop.registrar.close()
         self.log.close()
         self._close_bus()
 
@@ -320,6 +337,7 @@ class Engine:
             if self.started:
                 self._open_resources(known)
                 self._listen_to(before)
+                self.loop.post(self.workshop.on_subscriber)
 
     def _open_resources(self, known: Sequence[Resource]) -> None:
         resources = self.application.resources()
