@@ -102,6 +102,12 @@ class SiteBase:
         self._engine = Engine(settings, self._application)
         self._plain: PlainEvents | None = None
 
+    @property
+    def bus(self) -> Bus:
+        """The bus of a started site: for plain topics, presence and tools."""
+        self._engine.check(new=False)
+        return self._engine.bus
+
     # Subscribers
 
     def subscriber(
