@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args, rest = parser.parse_known_args(arguments)
     args.rest = rest
     command: Command = args.command
-    if rest and command is not _simulate:
+    if rest and command not in (_simulate, _recover):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return command(args, Console())
@@ -61,6 +61,15 @@ def _parser() -> argparse.ArgumentParser:
     sites.add_argument("--remove", metavar="NAME", help="delete the entry of a dead site")
     sites.set_defaults(command=_sites)
 
+    recover = commands.add_parser("recover", add_help=False, help="finish database branches that a site has left")
+    recover.set_defaults(command=_recover)
+
+    transactions = commands.add_parser("tx", help="transactions")
+    listing = transactions.add_subparsers(required=True, metavar="action").add_parser("list", help="what is prepared")
+    listing.add_argument("--dsn", required=True, help="the database: postgresql://host/database")
+    listing.add_argument("--site", help="only those of one site")
+    listing.set_defaults(command=_tx_list)
+
     dead = commands.add_parser("dead", help="events that a handler kept failing on")
     actions = dead.add_subparsers(required=True, metavar="action")
     for name, action, text in (
@@ -91,6 +100,21 @@ def _simulate(args: argparse.Namespace, console: Console) -> int:
     world.add_arguments(parser)
     status: int = world.run(parser.parse_args(args.rest))
     return status
+
+
+def _recover(args: argparse.Namespace, console: Console) -> int:
+    """Its module needs the PostgreSQL driver."""
+    from txlayer import recover
+
+    parser = argparse.ArgumentParser(prog="txlayer recover", description=recover.__doc__)
+    recover.add_arguments(parser)
+    return recover.run(parser.parse_args(args.rest), console)
+
+
+def _tx_list(args: argparse.Namespace, console: Console) -> int:
+    from txlayer import recover
+
+    return recover.list_prepared(args.dsn, args.site, console)
 
 
 def _sites(args: argparse.Namespace, console: Console) -> int:
