@@ -6,7 +6,18 @@ import itertools
 import time
 from typing import Any
 
-from tests.crash_matrix.cases import COMMITTED, FORGOTTEN, LATE, MULTI, NOT_COMMITTED, ORPHANED, SPLIT, STUCK, Case
+from tests.crash_matrix.cases import (
+    COMMITTED,
+    FORGOTTEN,
+    LATE,
+    MULTI,
+    NOT_COMMITTED,
+    ORPHANED,
+    SPLIT,
+    STUCK,
+    UNDO,
+    Case,
+)
 from tests.crash_matrix.cluster import MEMBERS, OBSERVERS, SECONDS, Cluster, NotInTime
 
 _numbers = itertools.count(1)
@@ -27,6 +38,8 @@ def run_case(cluster: Cluster, case: Case) -> None:
         members["p"].arm("step Received:Ack", 1)
     if case.scenario is LATE:
         members["c"].ask("pause", point="perform Send:Vote", seconds=1.5)
+    if scenario in (UNDO, STUCK):  # the others have committed when it refuses
+        members["c"].ask("pause", point="work PrepareUnit", seconds=0.7)
     victim.arm(case.point, case.nth)
     second = scenario.terms.get("second")
     terms: dict[str, Any] = {**scenario.terms, "members": [cluster.full(name) for name in scenario.members]}
