@@ -15,6 +15,7 @@ from txlayer.receipt import Receipt
 from txlayer.runtime.engine import Threads
 from txlayer.runtime.inspection import TransactionView
 from txlayer.security_levels import Secret, Signed
+from txlayer.sequencing.ordered_bus import ordered
 from txlayer.site import Site
 from txlayer.site_base import Draft
 from txlayer.transaction import Transaction
@@ -70,4 +71,5 @@ __all__ = [
     "event_type",
     "named",
     "only",
+    "ordered",
 ]

@@ -15,6 +15,7 @@ from txlayer import dead_letters
 from txlayer.connect import connect
 from txlayer.errors import TxLayerError, UsageError
 from txlayer.presence import Roster
+from txlayer.sequencing import command as sequencing
 
 _WORLDS = {
     "transactions": "txlayer.simulation.command",
@@ -55,6 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     simulate.add_argument("--world", choices=sorted(_WORLDS), default="transactions")
     simulate.set_defaults(command=_simulate)
+
+    sequencing.add_commands(commands.add_parser("sequencer", help="hosts of the total order"))
 
     sites = commands.add_parser("sites", help="who is present on a bus")
     sites.add_argument("--bus", required=True, help="mqtt://host:port, kafka://host:port")

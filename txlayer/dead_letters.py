@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -68,6 +68,16 @@ def store(bus: LatestValues, letter: DeadLetter) -> Receipt:
         return bus.announce(_key(letter), msgspec.msgpack.encode(letter))
     except PayloadTooLarge:
         return bus.announce(_key(letter), msgspec.msgpack.encode(short))
+
+
+def burial(bus: LatestValues) -> Callable[[Delivery, str, Exception, int], Callable[[], Receipt]]:
+    """How a lane makes dead letters on this bus."""
+
+    def bury(delivery: Delivery, subscription: str, reason: Exception, attempts: int) -> Callable[[], Receipt]:
+        letter = write(delivery, subscription, reason, attempts)
+        return lambda: store(bus, letter)
+
+    return bury
 
 
 def _text(reason: Exception) -> str:

@@ -36,9 +36,13 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     """The compact metadata, as they came."""
     _cloud_prefix: str = ""
     native: object = None
-    """The driver's own message."""
+    """The driver's own message on MQTT; (topic, partition) on Kafka, where `token` is the offset."""
     redelivered: bool = False
     """This subscription has been given the same event before."""
+    out_of_order: bool = False
+    """On an ordered bus: it has no place in the order, or came after it."""
+    place: int | None = None
+    """On an ordered bus: its number in its topic."""
     settled: bool = False
     _window: Window | None = None
     token: int = 0
@@ -80,9 +84,14 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
 @dataclass(frozen=True)
 class Gap:
-    """Events of one publisher on one topic that never came: numbers `first` to `last` of `stream`."""
+    """Events of one publisher on one topic that never came: numbers `first` to `last` of `stream`.
+
+    On an ordered bus they are numbers of the topic, and `stream` is empty. Not `certain`: nobody knows whether there
+    were events behind them.
+    """
 
     topic: str
     stream: str
     first: int
     last: int
+    certain: bool = True

@@ -22,7 +22,7 @@ from txlayer.messages import (
     Terms,
     TxId,
 )
-from txlayer.records import AnyRecord
+from txlayer.records import AnyRecord, Settlement
 
 Role: TypeAlias = tuple[str, object]
 TimerKey: TypeAlias = tuple[str, object, str]
@@ -214,6 +214,23 @@ class Surface:
 
 
 @dataclass(frozen=True, slots=True)
+class Settle:
+    """Put a decision into the shared register, unless another one stands there; answered by `Settled`."""
+
+    tx: TxId
+    type: str
+    settlement: Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetSettlements:
+    """Take this coordinator's settlements out of the register: all below `below`, and that of `number`."""
+
+    below: int
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class AddEntry:
     """Between roles of one site: put a transaction at the end of a chain, if anyone reads it.
 
@@ -253,6 +270,8 @@ Effect: TypeAlias = (
     | Resolve
     | Opened
     | Surface
+    | Settle
+    | ForgetSettlements
     | AddEntry
     | AwaitLog
 )
@@ -358,6 +377,23 @@ class WholeApplied:
     tx: TxId
     ok: bool
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What stands in the register. `key`: what the coordinator left there for this site, as one of its finishers."""
+
+    tx: TxId
+    type: str
+    settlement: Settlement
+    key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomChanged:
+    """The disk of this site's log is almost full (`low`), or has room again."""
+
+    low: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +515,8 @@ Input: TypeAlias = (
     | UnitInspected
     | CompensationDone
     | WholeApplied
+    | Settled
+    | RoomChanged
     | MarkersFound
     | PresenceChanged
     | BeginCall

@@ -61,6 +61,10 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         if self._error is not None:
             raise self._error
 
+    def when_done(self, listener: Callback) -> None:
+        """For layers: call `listener(receipt)` once it is done, on the driver's thread: be quick, and do not block."""
+        self._listen(listener)
+
     def add_callback(self, callback: Callback) -> None:
         """Call `callback(receipt)` once it is done, on a thread that is allowed to run application code."""
         self._listen(lambda receipt: _callbacks.run(callback, receipt))

@@ -15,6 +15,7 @@ from txlayer.errors import OutcomeUnknown, UsageError
 from txlayer.event_types import EventTypes, check_type_name, declared
 from txlayer.filters import Where
 from txlayer.logs.port import Disk
+from txlayer.logs.register import Register
 from txlayer.messages import (
     Access,
     ChainKind,
@@ -84,15 +85,19 @@ class SiteBase:
         threads: Threads | None = None,
         handler_within: float = 30.0,
         probe: Probe | None = None,
+        register: str | Register | None = None,
+        finishers: Sequence[str] = (),
     ) -> None:
         check_label(name)
+        if finishers and register is None:
+            raise UsageError("finishers share a register of decisions with this site: register='postgresql://...'")
         self.name = name
         self._application = Application(Payloads.of(codec, codecs), EventTypes(strict))
         for cls in types:
             self._application.types.declare(declared(cls))
         settings = Settings(
             name, bus, log, make_seal(security, name), hosts, patience or Patience(), bounds or Bounds(),
-            limits or Limits(), threads or Threads(), handler_within, probe,
+            limits or Limits(), threads or Threads(), handler_within, probe, register, tuple(finishers),
         )  # fmt: skip
         self._engine = Engine(settings, self._application)
         self._plain: PlainEvents | None = None

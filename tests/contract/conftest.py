@@ -17,9 +17,12 @@ from typing import Any
 import pytest
 
 from tests.conftest import DEADLINE
-from txlayer import Bus, Identity, connect
+from txlayer import Bus, Identity, connect, ordered
 from txlayer.adapters.memory import MemoryBus
 from txlayer.adapters.memory_broker import broker
+from txlayer.logs.memory import MemoryDisk
+from txlayer.sequencing.bus_exchange import BusExchange
+from txlayer.sequencing.sequencer import Sequencer
 from txlayer.testing.server import Server
 
 _numbers = itertools.count(1)
@@ -29,6 +32,8 @@ class BusWorld(ABC):
     """A broker and the buses that a test opens on it, closed in the end."""
 
     url: str
+    ordered = False
+    """Whether events get their place from a sequencer."""
 
     def __init__(self) -> None:
         self._open: list[Bus] = []
@@ -110,29 +115,72 @@ sys.stdin.read()
 """
 
 
-KINDS = ["memory", "mqtt", "kafka"]
+class OrderedWorld(BusWorld):
+    """The ordered bus over another one, with a sequencer host beside it."""
+
+    ordered = True
+
+    def __init__(self, below: BusWorld) -> None:
+        super().__init__()
+        self.url = below.url
+        self._below = below
+        self._chain = f"contract-{os.getpid()}-{next(_numbers)}"
+        self._host_bus = below.connect()
+        self._exchange = BusExchange(self._host_bus, self._chain)
+        self._host = Sequencer(
+            self._host_bus, self._exchange, MemoryDisk(), name="a", rank=0, patterns=["*"], chain=self._chain
+        )
+
+    def connect(self, **options: Any) -> Bus:
+        if not isinstance(self._below, MemoryWorld):
+            options = {"connect_timeout": DEADLINE, **options}
+        bus = ordered(self.url, f"{self.url}/{self._chain}", deadline=2 * DEADLINE, **options)
+        self._open.append(bus)
+        return bus
+
+    def kill(self) -> None:
+        self._below.kill()
+
+    def restart(self) -> None:
+        self._below.restart()
+
+    def die_present(self, site: str) -> None:
+        self._below.die_present(site)
+
+    def close(self) -> None:
+        super().close()
+        self._host.close()
+        self._exchange.close()
+        self._below.close()
+
+
+KINDS = ["memory", "mqtt", "kafka", "ordered-memory", "ordered-mqtt", "ordered-kafka"]
 
 
 @pytest.fixture(params=KINDS)
 def world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
     """A broker shared by the tests of its kind."""
-    if request.param == "memory":
-        world: BusWorld = MemoryWorld()
-    else:
-        world = ServerWorld(request.getfixturevalue(f"{request.param}_broker"))
-    yield world
-    world.close()
+    kind = request.param.removeprefix("ordered-")
+    world: BusWorld = MemoryWorld() if kind == "memory" else ServerWorld(request.getfixturevalue(f"{kind}_broker"))
+    yield from _closed(world, request.param)
 
 
 @pytest.fixture(params=KINDS)
 def private_world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
     """A broker of this test's own, which it may kill."""
-    if request.param == "memory":
+    kind = request.param.removeprefix("ordered-")
+    if kind == "memory":
         world: BusWorld = MemoryWorld()
-    elif request.param == "mqtt":
+    elif kind == "mqtt":
         world = ServerWorld(request.getfixturevalue("private_mqtt_broker")(persistence=True))
     else:
         world = ServerWorld(request.getfixturevalue("private_kafka_broker")())
+    yield from _closed(world, request.param)
+
+
+def _closed(world: BusWorld, kind: str) -> Iterator[BusWorld]:
+    if kind.startswith("ordered-"):
+        world = OrderedWorld(world)
     yield world
     world.close()
 

@@ -229,6 +229,11 @@ def test_nothing_published_after_subscribe_returns_is_missed(world: BusWorld, na
 
 def test_wildcards_match_levels_and_topics_that_are_new(world: BusWorld, name: str) -> None:
     bus, one_level, rest = world.connect(), Inbox(), Inbox()
+    if world.ordered:
+        assert not bus.capabilities.wildcards
+        with pytest.raises(errors.TopicForbidden, match="wildcards"):
+            bus.subscribe("a/+", Inbox())
+        return
     assert bus.capabilities.wildcards
     here = bus.topic(name, "a", "x")
     bus.publish(here, b"old").wait(DEADLINE)
@@ -333,6 +338,10 @@ def test_survives_a_broker_that_is_killed_and_restarted(private_world: BusWorld,
 
     eventually(both_go_on)
     for inbox, subscription in zip((plain, durable), subscriptions, strict=True):
+        if world.ordered:  # what the broker forgot was published again, under other numbers
+            assert inbox.payloads[:101] == [b"before", *(b"%d" % number for number in range(100))]
+            assert subscription.stats.missing == 0
+            continue
         numbers = [delivery.metadata.number for delivery in inbox if delivery.metadata and delivery.metadata.number]
         assert numbers == sorted(set(numbers)), "in order, none twice"
         # A broker that forgot its sessions cannot deliver what it took before the subscriber was back. Every event was
@@ -439,6 +448,8 @@ def test_topics_that_the_bus_forbids_are_refused(world: BusWorld, name: str) -> 
 
 def test_gaps_are_reported_with_their_numbers(world: BusWorld, name: str) -> None:
     """A publisher whose events 2 and 3 are lost on the way: its numbers are moved on, as a broker's drop does."""
+    if world.ordered:
+        pytest.skip("what the bus below loses is asked for again: see tests/integration/test_ordered.py")
     bus, inbox, gaps = world.connect(), Inbox(), []
     topic = bus.topic(name)
     subscription = bus.subscribe(topic, inbox, on_gap=gaps.append)

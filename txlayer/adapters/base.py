@@ -18,7 +18,7 @@ from typing import Protocol, Self
 from txlayer import dead_letters
 from txlayer.adapters.lane import Lane, LaneOptions
 from txlayer.adapters.streams import Streams
-from txlayer.delivery import Delivery, Gap
+from txlayer.delivery import Gap
 from txlayer.errors import Backpressure, Closed, NameTaken, UsageError
 from txlayer.ports import Ack, Capabilities, Handler, Identity, Retry, Stats, Subscription, Watch, WatchHandler
 from txlayer.presence import SITES, Holder
@@ -174,11 +174,7 @@ class BusBase(ABC):
         self.close()
 
     def _lane(self, options: LaneOptions, on_low: Callable[[], None] = lambda: None) -> Lane:
-        def bury(delivery: Delivery, subscription: str, reason: Exception, attempts: int) -> Callable[[], Receipt]:
-            letter = dead_letters.write(delivery, subscription, reason, attempts)
-            return lambda: dead_letters.store(self, letter)
-
-        return Lane(options, bury, on_low=on_low)
+        return Lane(options, dead_letters.burial(self), on_low=on_low)
 
     def _check_open(self) -> None:
         if self._closing:

@@ -123,10 +123,10 @@ class DeliveryBuffer:
 
     def _void(self, lane: Lane, first: int, last: int, void: Void) -> None:
         lane.voids.add(first, last)
-        if void.lost:
-            lane.lost.add(first, last)
         if void.doubtful:
             lane.doubtful.add(first, last)
+        elif void.lost:
+            lane.lost.add(first, last)
 
     def _run(self, ready: list[Lane]) -> list[Effect]:
         """Let lanes go as far as they can, and those that they set free."""

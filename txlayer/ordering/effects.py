@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from txlayer.ordering.messages import AnyMessage, Event, Void
+from txlayer.ordering.messages import AnyMessage, Beside, Event, Void
 from txlayer.ordering.records import AnyRecord
 
 
@@ -143,14 +143,16 @@ class Offer:
     topic: str
     payload: bytes
     deadline: float | None = None
+    beside: Beside | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """The bus has acknowledged an event."""
+    """The bus has acknowledged `count` events from `number` on."""
 
     topic: str
     number: int
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from txlayer.ordering.messages import (
     Registered,
     Welcome,
 )
-from txlayer.ordering.records import AnyRecord, EpochRecord, SubscriptionRecord, TicketRecord, TopicRecord
+from txlayer.ordering.records import AnyRecord, ChainRecord, EpochRecord, SubscriptionRecord, TicketRecord, TopicRecord
 from txlayer.ordering.registry import Registry
 from txlayer.ordering.searches import Searches
 from txlayer.ordering.ticket_desk import TicketDesk
@@ -55,6 +55,7 @@ class Host:
     def __init__(self, name: str, rank: int, patterns: tuple[str, ...], incarnation: str, config: HostConfig) -> None:
         self.state = HostState(name, rank, config)
         self.patterns = patterns
+        self._largest_batch = config.largest_batch
         self.incarnation = incarnation
         self.desk = TicketDesk(self.state)
         self.registry = Registry(self.state)
@@ -86,6 +87,10 @@ class Host:
         """One event in, effects out."""
         return self._handlers[type(event)](event, now)
 
+    def takes(self, event: object) -> bool:
+        """Whether it is something that is said to hosts."""
+        return type(event) in self._handlers
+
     @property
     def serving(self) -> bool:
         """Whether numbers may be given: not fenced, and nothing missed that had passed by."""
@@ -96,11 +101,22 @@ class Host:
         state = self.state
         return Claimed(state.rank, state.name, state.epoch, self.incarnation, self.patterns)
 
-    def start(self, records: Iterable[AnyRecord], neighbours: Neighbours, now: float) -> list[Effect]:
-        """Begin a life, from what the log holds."""
+    def start(
+        self,
+        records: Iterable[AnyRecord],
+        neighbours: Neighbours,
+        now: float,
+        known_epoch: int = 0,
+        retired: frozenset[int] = frozenset(),
+    ) -> list[Effect]:
+        """Begin a life, from what the log holds.
+
+        `known_epoch`: the last one that the directory shows of this rank. `retired`: hosts that are gone for good.
+        """
         records = list(records)
+        neighbours = self._remembered(records, neighbours, retired)
         epochs = [record.epoch for record in records if isinstance(record, EpochRecord)]
-        self.state.epoch = max(epochs, default=0) + 1
+        self.state.epoch = max([known_epoch, *epochs]) + 1
         self._restore(records, now)
         self.behind = bool(epochs) and neighbours.lower is not None
         effects: list[Effect] = [Persist("epoch", EpochRecord(self.state.epoch))]
@@ -111,6 +127,17 @@ class Host:
         else:
             self.desk.unsure_until = now + self.state.config.lease
         return effects
+
+    def _remembered(self, records: list[AnyRecord], shown: Neighbours, retired: frozenset[int]) -> Neighbours:
+        """The neighbours among all hosts that were ever heard of: the directory may have lost some."""
+        members = self.directory.members
+        for record in records:
+            if isinstance(record, ChainRecord):
+                members.update({rank: name for rank, name in record.hosts if rank not in members})
+        members.update(neighbour for neighbour in (shown.lower, shown.upper) if neighbour is not None)
+        for rank in retired:
+            members.pop(rank, None)
+        return self.directory.neighbours(self.state.rank)
 
     def _restore(self, records: list[AnyRecord], now: float) -> None:
         state = self.state
@@ -143,7 +170,7 @@ class Host:
         manager = state.topics.get(message.topic)
         if manager is None or manager.refusal is not None or self.behind or self.fenced is not None:
             return self._cannot_create(message, now)
-        if not 1 <= message.count <= state.config.largest_batch or message.low > message.seq:
+        if not 1 <= message.count <= self._largest_batch or message.low > message.seq:
             reason = f"{message.count} numbers from {message.seq} on, released below {message.low}"
             return self.state.refuse(message.publisher, "create", message.topic, reason)
         if manager.stale:
@@ -252,7 +279,7 @@ class Host:
         if higher:
             onward = Register(
                 message.subscriber, message.version, message.new, message.old, message.refresh, message.related,
-                message.whole, message.sent, ranks, values, message.anew,
+                message.whole, message.sent, ranks, values, message.anew, message.lasting,
             )  # fmt: skip
             return [*effects, *self._upwards(onward)]
         done = Registered(message.version, message.refresh, message.sent, ranks, values)
@@ -388,8 +415,11 @@ class Host:
         if claim.host == state.rank and claim != self.claim() and newer:
             self.fenced = f"host {state.name} of epoch {state.epoch} is fenced by {claim.name}, epoch {claim.epoch}"
             return [Report(self.fenced)]
+        known = self.directory.members.get(claim.host)
         refused = self.directory.see(claim)
         effects: list[Effect] = [] if refused is None else [Report(refused)]
+        if self.directory.members.get(claim.host) != known:
+            effects.append(Persist("chain", ChainRecord(tuple(sorted(self.directory.members.items())))))
         for manager in state.places:
             before, manager.refusal = manager.refusal, self._refusal(manager.name)
             if manager.refusal is not None and before is None:

@@ -26,6 +26,7 @@ class HostConfig:
     durable_tickets: bool = False
     deltas: bool = True
     expiry: float = 60.0
+    durable_expiry: float = 7 * 86_400.0
     search: float = 2.0
     searches: int = 3
     repeat: float = 0.5

@@ -108,7 +108,7 @@ class Register(_Message, frozen=True):
 
     Sent to the lowest-ranked host concerned, and from there up the chain. `refresh` changes nothing and tells the
     counters. `related`: order across topics is wanted. `whole`: stamps must not rest on a base. `anew`: the subscriber
-    knows that it was removed, and takes new baselines for everything.
+    knows that it was removed, and takes new baselines for everything. `lasting`: it may be away for long, and returns.
     """
 
     subscriber: str
@@ -122,6 +122,7 @@ class Register(_Message, frozen=True):
     ranks: tuple[int, ...] = ()
     values: tuple[int, ...] = ()
     anew: bool = False
+    lasting: bool = False
 
 
 class Registered(_Message, frozen=True):
@@ -172,6 +173,10 @@ class Hello(_Message, frozen=True):
     epoch: int
 
 
+class Beat(_Message, frozen=True):
+    """A host to itself, over the bus: when it comes back, the bus works."""
+
+
 class Welcome(_Message, frozen=True):
     """First frame of a link: all counters that the sender knows."""
 
@@ -210,6 +215,14 @@ class Chained(_Message, frozen=True):
     body: Fill | Register | Welcome
 
 
+class Beside(Struct, frozen=True, array_like=True):
+    """What an application sends beside a payload."""
+
+    headers: dict[str, str] = {}
+    key: bytes | None = None
+    type: str = ""
+
+
 class Event(_Message, frozen=True):
     """On the bus: (publisher, serial) on its topic is the identity of the event, whatever its number.
 
@@ -221,6 +234,7 @@ class Event(_Message, frozen=True):
     stamp: Stamp
     payload: bytes
     again: bool = False
+    beside: Beside | None = None
 
 
 class Void(_Message, frozen=True):
@@ -257,6 +271,7 @@ AnyMessage: TypeAlias = (
     | Refused
     | Hail
     | Hello
+    | Beat
     | Complete
     | Chained
     | Event

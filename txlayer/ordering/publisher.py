@@ -22,6 +22,7 @@ from txlayer.ordering.directory import Directory, check_topic
 from txlayer.ordering.effects import Accepted, Claimed, Effect, Failed, Handed, Offer, Publish, Report, Send, Tick
 from txlayer.ordering.messages import (
     Acknowledged,
+    Beside,
     Create,
     Event,
     Gone,
@@ -58,6 +59,7 @@ class _Item:
     payload: bytes
     deadline: float | None
     released: bool = False
+    beside: Beside | None = None
 
 
 @dataclass(slots=True)
@@ -165,7 +167,7 @@ class Publisher:
         lane = self._lanes.setdefault(event.topic, _Lane(event.topic))
         lane.serial += 1
         self.buffered += 1
-        item = _Item(lane.serial, event.payload, event.deadline)
+        item = _Item(lane.serial, event.payload, event.deadline, beside=event.beside)
         if self.config.causal:
             self._held.append((event.topic, item))
             return self._take_turns(now)
@@ -268,7 +270,7 @@ class Publisher:
         effects: list[Effect] = []
         for number, item in zip(numbers, request.items, strict=True):
             own = Stamp(stamp.rank, number, stamp.epoch, stamp.base, stamp.ranks, stamp.values)
-            event = Event(self.name, item.serial, own, item.payload, item.released)
+            event = Event(self.name, item.serial, own, item.payload, item.released, item.beside)
             item.released = True
             self._kept[lane.topic, number] = (event, request.seq, first, count)
             self._kept_until.append((now + self.config.retention, (lane.topic, number)))
@@ -278,11 +280,31 @@ class Publisher:
 
     def _on_handed(self, event: Handed, now: float) -> list[Effect]:
         lane = self._lanes[event.topic]
-        for release in reversed(lane.releases.values()):
-            if event.number in release.unhanded:
-                del release.unhanded[event.number]
-                return [] if release.unhanded else self._confirm(lane, release)
-        return []
+        effects: list[Effect] = []
+        number, end = event.number, event.number + event.count
+        while number < end:
+            release = lane.releases.get(number) or self._release_of(lane, number)
+            if release is None:
+                number += 1
+                continue
+            last = min(end, release.first + len(release.items))
+            for one in range(number, last):
+                release.unhanded.pop(one, None)
+            number = last
+            if not release.unhanded:
+                effects.extend(self._confirm(lane, release))
+        return effects
+
+    def _release_of(self, lane: _Lane, number: int) -> _Release | None:
+        return next((release for release in reversed(lane.releases.values()) if number in release.unhanded), None)
+
+    def last_serial(self, topic: str) -> int:
+        """The serial of the event that was offered last."""
+        return self._lanes[topic].serial
+
+    def forget(self, topic: str, number: int) -> None:
+        """The bus does not take this event: whoever asks for it is told that it is gone."""
+        self._kept.pop((topic, number), None)
 
     def _confirm(self, lane: _Lane, release: _Release) -> list[Effect]:
         home = self.directory.home(lane.topic)
@@ -327,7 +349,7 @@ class Publisher:
         numbers = range(reminder.first, reminder.first + reminder.count)
         kept = [self._kept[reminder.topic, number][0] for number in numbers if (reminder.topic, number) in self._kept]
         self.buffered += len(kept)
-        return [_Item(event.serial, event.payload, None, released=True) for event in kept]
+        return [_Item(event.serial, event.payload, None, True, event.beside) for event in kept]
 
     def _on_resend(self, message: Resend) -> list[Effect]:
         home = self.directory.home(message.topic)

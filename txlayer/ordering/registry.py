@@ -61,11 +61,13 @@ class Registry:
         touched = [manager for manager in self.concerned(message) if manager is not None]
         if not touched:
             return []
-        self._heard.set(message.subscriber, now + self.state.config.expiry)
+        self._hear(message, now)
         if message.refresh:
             return []
         mine = message.new if any(self.state.owns(rank) for rank in message.new) else ()
-        record = SubscriptionRecord(message.subscriber, message.version, mine, message.related, message.whole)
+        record = SubscriptionRecord(
+            message.subscriber, message.version, mine, message.related, message.whole, message.lasting
+        )
         before = self.known.get(message.subscriber)
         effects: list[Effect] = []
         if record != before:
@@ -75,6 +77,14 @@ class Registry:
             # Also for a repetition: its answer carries later baselines.
             manager.mark = self.state.given(manager)
         return effects
+
+    def _hear(self, who: Register | SubscriptionRecord, now: float) -> None:
+        config = self.state.config
+        self._heard.set(who.subscriber, now + (config.durable_expiry if who.lasting else config.expiry))
+
+    def subscribers_of(self, rank: int) -> list[str]:
+        """Whose set has this topic."""
+        return [name for name, record in self.known.items() if rank in record.ranks]
 
     def _replace(self, before: SubscriptionRecord | None, after: SubscriptionRecord) -> None:
         if before is not None:
@@ -92,7 +102,7 @@ class Registry:
     def restore(self, record: SubscriptionRecord, now: float) -> None:
         """A subscription from the log."""
         self._replace(None, record)
-        self._heard.set(record.subscriber, now + self.state.config.expiry)
+        self._hear(record, now)
 
     def expire(self, now: float) -> list[Effect]:
         """Remove subscribers that have been silent for too long."""
@@ -108,7 +118,7 @@ class Registry:
             self._replace(record, empty)
             self._heard.set(subscriber, now + self.state.config.expiry)
             effects.append(Persist(f"subscription/{subscriber}", empty))
-            effects.append(Report(f"subscriber {subscriber} was silent for {self.state.config.expiry} s: removed"))
+            effects.append(Report(f"subscriber {subscriber} was silent for too long: removed"))
         return effects
 
     def next_deadline(self) -> float | None:

@@ -67,6 +67,7 @@ class SubscriberConfig:
     capacity: int = 1_000_000
     early: int = 4096
     time_to_live: float = 1.0
+    lasting: bool = False
 
 
 class Cursor(Struct, frozen=True, array_like=True):
@@ -303,7 +304,8 @@ class Subscriber:
         if lowest is None:
             return []
         related, whole = self.config.mode is not Mode.PER_TOPIC, self.config.mode is Mode.UNRELIABLE
-        message = Register(self.name, version, new, old, refresh, related, whole, now, anew=anew)
+        lasting = self.config.lasting
+        message = Register(self.name, version, new, old, refresh, related, whole, now, anew=anew, lasting=lasting)
         return [Send(lowest, message)]
 
     def _on_located(self, message: Located, now: float) -> list[Effect]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from txlayer.connect import connect
@@ -29,6 +30,7 @@ from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.port import Disk
 from txlayer.logs.record_log import Identity as LogIdentity
 from txlayer.logs.record_log import RecordLog, open_log
+from txlayer.logs.register import Register
 from txlayer.messages import Census, ChainKind, Scope, TxId
 from txlayer.participant import Subscriber
 from txlayer.ports import Bus, Identity, SiteView, Standing
@@ -38,11 +40,12 @@ from txlayer.resources.port import Resource
 from txlayer.runtime import directory
 from txlayer.runtime.calls import Calls
 from txlayer.runtime.inspection import TransactionView, inspect
-from txlayer.runtime.log_url import open_disk
+from txlayer.runtime.log_url import open_disk, open_register
 from txlayer.runtime.loop import Loop, Probe
 from txlayer.runtime.membership import Application, Memberships
 from txlayer.runtime.pool import Pool
 from txlayer.runtime.recovery import Recovery
+from txlayer.runtime.settling import Registrar
 from txlayer.runtime.unit_work import marked_transactions
 from txlayer.runtime.wires import HOSTS, TYPES, Wires, remembered_head
 from txlayer.runtime.workshop import Workshop
@@ -86,6 +89,8 @@ class Settings:
     threads: Threads = field(default_factory=Threads)
     handler_within: float = 30.0
     probe: Probe | None = None
+    register: str | Register | None = None
+    finishers: tuple[str, ...] = ()
 
 
 class Engine:
@@ -103,6 +108,8 @@ class Engine:
         self.closed = False
         self.views: dict[str, SiteView] = {}
         self.resources: ResourceGroup | None = None
+        self._types_watch: Any = None
+        self._open_watch: Any = None
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._since: dict[TxId, float] = {}
@@ -131,6 +138,11 @@ class Engine:
             raise
         try:
             self._assemble()
+        except BaseException:
+            self.log.close()
+            self._close_bus()
+            raise
+        try:
             self._connect()
         except BaseException:
             self._take_apart(1.0)
@@ -156,8 +168,9 @@ class Engine:
         self.limits = Limits(limits.events, min(limits.bytes, room), limits.ahead)
         keyring = Keyring(header.secret)
         seat = Seat(
-            settings.name, header.incarnation, header.life, keyring, settings.patience, settings.bounds, self.limits
-        )
+            settings.name, header.incarnation, header.life, keyring, settings.patience, settings.bounds, self.limits,
+            settings.finishers,
+        )  # fmt: skip
         self.identity = Identity(header.incarnation, header.life)
         self.participant = Participant(seat)
         self.wires = Wires(self.bus, settings.name)
@@ -175,6 +188,10 @@ class Engine:
             settings.probe,
         )
         self.loop.workshop = self.workshop
+        if settings.register is not None:
+            opener = partial(open_register, settings.register)
+            self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
+            self.loop.registrar.start()
         self.loop.on_surface = self._on_surface
         self.loop.on_effect = self._on_effect
         self.loop.on_stopped = self._on_stopped
@@ -185,8 +202,6 @@ class Engine:
             self.resources.open(settings.name, header.incarnation)
         self.recovery = Recovery(self)
         self.open_transactions = directory.OpenTransactions(self.bus, self.participant.coordinator)
-        self._types_watch: Any = None
-        self._open_watch: Any = None
 
     def _connect(self) -> None:
         self._types_watch = directory.watch_types(self.bus, self._on_type)
@@ -260,6 +275,8 @@ class Engine:
         self.workshop.finishers.close()
         if self.resources is not None:
             self.resources.close()
+        if self.loop.registrar is not None:
+            self.loop.registrar.close()
         self.log.close()
         self._close_bus()
 
@@ -313,6 +330,7 @@ class Engine:
             if self.started:
                 self._open_resources(known)
                 self._listen_to(before)
+                self.loop.post(self.workshop.on_subscriber)
 
     def _open_resources(self, known: Sequence[Resource]) -> None:
         resources = self.application.resources()

@@ -24,6 +24,7 @@ from txlayer.effects import (
     Broadcast,
     CancelTimer,
     Effect,
+    ForgetSettlements,
     Input,
     MarkersFound,
     Notify,
@@ -34,6 +35,7 @@ from txlayer.effects import (
     Role,
     Send,
     SetTimer,
+    Settle,
     Surface,
     TimerFired,
     TimerKey,
@@ -43,6 +45,7 @@ from txlayer.logs.record_log import RecordLog
 from txlayer.messages import TxId
 from txlayer.runtime.calls import Calls
 from txlayer.runtime.inbox import received
+from txlayer.runtime.settling import Registrar
 from txlayer.runtime.timers import Timers
 from txlayer.runtime.unit_work import WORK
 from txlayer.runtime.wires import Wires
@@ -53,6 +56,7 @@ from txlayer.transactions.participant import Participant
 
 _logger = logging.getLogger(__name__)
 _MOST_AT_ONCE = 512
+_FORGET_SECONDS = 0.25
 
 Probe = Callable[[str, object], None]
 """Hears of every step on its way, for tests that end the process exactly there and for tracing; on whatever thread.
@@ -74,6 +78,7 @@ class Loop:
         self.participant = participant
         self.log = log
         self.workshop: Workshop
+        self.registrar: Registrar | None = None
         self.on_surface: Callable[[Surface], None] = lambda _: None
         self.on_effect: Callable[[Effect], None] | None = None
         self.on_stopped: Callable[[Exception], None] = lambda _: None
@@ -90,6 +95,7 @@ class Loop:
         self._acts: dict[TimerKey, Callable[[], None]] = {}
         self._counter = count()
         self._stopping = False
+        self._forgetting = False
         self._markers: tuple[TxId, ...] = ()
         self._thread = threading.Thread(target=self._run, name=f"txlayer-site-{wires.site}", daemon=True)
 
@@ -125,6 +131,7 @@ class Loop:
         return cancel
 
     def _stop(self) -> None:
+        self._forget()
         self._stopping = True
 
     def _recover(self) -> None:
@@ -154,12 +161,21 @@ class Loop:
         if self.wires.presence is not None and self.wires.presence.lost:
             raise NameTaken(f"a later life of {self.wires.site!r} has taken the name over; this one stops")
         self._settle()
-        while self._ahead.dirty():
+        while self._ahead.urgent:
             self._sync()
             self._settle()
+        if self._ahead.dirty() and not self._forgetting:
+            self._forgetting = True
+            self.later(_FORGET_SECONDS, self._forget)
         for delivery in self._unacknowledged:
             delivery.ack()
         self._unacknowledged.clear()
+
+    def _forget(self) -> None:
+        """Records that were dropped since the last sync leave the disk, if no other sync has taken them along."""
+        self._forgetting = False
+        if self._ahead.dirty():
+            self._sync()
 
     def _take_all(self) -> None:
         try:
@@ -252,10 +268,18 @@ class Loop:
                 self.calls.on_resolve(effect)
             case Surface():
                 self.on_surface(effect)
+            case Settle() | ForgetSettlements():
+                self._ask_register(effect)
             case _:
                 raise AssertionError(f"nobody performs {type(effect).__name__}")
         if self.on_effect is not None:
             self.on_effect(effect)
+
+    def _ask_register(self, effect: Settle | ForgetSettlements) -> None:
+        if self.registrar is not None:
+            self.registrar.take(effect)
+        else:  # another site named this one as its finisher, which it is not
+            _logger.warning("site %s has no register of decisions: Site(register=...)", self.wires.site)
 
     def _send(self, effect: Send) -> None:
         if effect.site == self.wires.site:

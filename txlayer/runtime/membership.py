@@ -107,7 +107,10 @@ class Membership:
 
     def _check(self, resource: Resource) -> None:
         if not any(resource is known for subscriber in self.subscribers for known in subscriber.resources):
-            raise UsageError("this resource is not the subscriber's: give it by resources=[...]")
+            raise UsageError(
+                "this resource takes no part in the transaction here: give it by resources=[...] to a subscriber "
+                "that is local, follows or is distributed"
+            )
 
     def abort(self, reason: str = "") -> None:
         """Give the transaction up as a member."""
@@ -144,8 +147,7 @@ class Membership:
         self.listeners = [p for s, _, p in chosen if s is Scope.NON_TRANSACTIONAL]
         taking = [(s, p) for wanted, s, p in chosen if _STRENGTH[wanted] > 1]
         self.participants = [p for _, p in taking]
-        if scope is not Scope.NON_TRANSACTIONAL:
-            self.subscribers = [s for s, _ in taking]
+        self.subscribers = [s for s, _ in taking]
         return self._choice(scope, attributes)
 
     def _choice(self, scope: Scope, attributes: Mapping[str, str]) -> ScopeChosen:
@@ -285,6 +287,13 @@ class Memberships:
                 member.subscribers = list(self.application.subscribers)  # resources must still be finished
             self.known[tx] = member
         return member
+
+    def unserved(self, tx: TxId, event_type: str = "") -> str:
+        """The type of work that an earlier life left and that nobody here subscribes to; empty if it can be done."""
+        if tx in self.known:
+            return ""
+        event_type = event_type or self.types.get(tx, "")
+        return event_type if event_type and not self.application.of_type(event_type) else ""
 
     def keep(self, wanted: Callable[[TxId], bool]) -> None:
         """Forget the memberships of transactions that are over."""

@@ -1,13 +1,15 @@
 """The census: who is a member of a transaction (HTS 4.1, TOPS 4.6.1).
 
 Answers are counted by pseudonym, so members may stay anonymous. Those who do not want to be distributed members say
-so too, which lets the census close as soon as everyone who is present has answered, instead of always waiting for
-its window. It also closes when no further answer could change the result.
+so too, which lets the census close as soon as everyone who is present has answered and the conditions are met,
+instead of always waiting for its window. It also closes when no further answer could change the result.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+import msgspec
 
 from txlayer.effects import Predicate
 from txlayer.messages import Join, Terms, TxId
@@ -25,6 +27,8 @@ class Census:
     predicate: Predicate | None = None
     joined: dict[bytes, Join] = field(default_factory=dict)
     others: dict[bytes, None] = field(default_factory=dict)
+    most: int = 1000
+    crowded: bool = False
 
     def on_join(self, join: Join) -> bytes | None:
         """The member's hash if the answer counts; None if it is turned away or was made for another census."""
@@ -36,7 +40,10 @@ class Census:
             return None
         if join.identity and any(known.identity == join.identity for known in self.joined.values()):
             return None
-        self.joined[member] = join
+        if len(self.joined) >= self.most:
+            self.crowded = True
+            return None
+        self.joined[member] = msgspec.structs.replace(join, tx=self.tx)
         return member
 
     def on_decline(self, answer: bytes) -> None:
@@ -44,13 +51,19 @@ class Census:
         self.others[answer] = None
 
     def complete(self) -> bool:
-        """Whether no answer is outstanding that could matter."""
+        """Whether no answer is outstanding that could matter.
+
+        Who is present is known with a delay: while the conditions are not met, those who come late have the window.
+        """
         if self._full() or self._all_allowed_answered():
             return True
-        return self.present is not None and len(self.joined) + len(self.others) >= self.present
+        answered = len(self.joined) + len(self.others)
+        return self.present is not None and answered >= self.present and not self.failure()
 
     def failure(self) -> str:
         """Why the census is not fulfilled; empty if it is."""
+        if self.crowded:
+            return f"more than {self.most} members: raise bounds.members, or ask for at most so many"
         members = tuple(self.joined.values())
         reason = unmet(self.terms.require, members)
         if not reason and self.terms.settle_for is not None:

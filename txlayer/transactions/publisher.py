@@ -147,7 +147,9 @@ class Publisher:
         return [*stop, Resolve(self.call, outcome)]
 
     def on_refused(self, refused: m.Refused) -> list[Effect]:
-        """The coordinator will not do it."""
+        """The coordinator will not do it. A question is never refused: that answers something said before."""
+        if self.ending == "ask":
+            return []
         return self.on_outcome(Outcome(refused.tx, self.call, Status.REFUSED, reason=refused.reason))
 
     def on_votes_missing(self, missing: m.VotesMissing) -> list[Effect]:
@@ -191,5 +193,5 @@ class Publisher:
         assert self.terms is not None
         return m.Create(
             self.call, self.seat.site, self.seat.life, self.terms, self.items,
-            self.coordinator_life, self.serial, self.below,
+            self.coordinator_life, self.serial, self.below, self.coordinator,
         )  # fmt: skip

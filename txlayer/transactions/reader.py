@@ -72,19 +72,25 @@ class ChainReader:
 
     def on_stale(self, stale: m.Stale) -> list[Effect]:
         """Too much was missed."""
-        if self.stale or self.upto < 0 or self.upto + 1 >= stale.low:
+        if self.stale or self.upto < 0:
             return []
+        if self.upto + 1 >= stale.low:  # nothing is missing here: the acknowledgement was lost
+            return [self._ack()]
         self.stale = True
         self.buffer.clear()
-        return [*self._save(), Surface("stale", None, f"chain of {self.coordinator}: load a snapshot, follow anew")]
+        return [
+            *self._save(),
+            Surface("stale", None, f"{self.kind.value} of {self.coordinator}: load a snapshot, follow anew"),
+        ]
 
     def on_timer(self, name: str) -> list[Effect]:
         """Ask again, or try again."""
         if name == "ask":
             return self._ask()
-        if self.applying is None:
+        entry = self.buffer.get(self.upto + 1)
+        if self.applying is None or entry is None:  # it fell behind in the meantime: a snapshot will have it
+            self.applying = None
             return []
-        entry = self.buffer[self.upto + 1]
         return [self._apply(entry)]
 
     def key(self) -> tuple[str, str, str]:

@@ -63,7 +63,7 @@ class SubscriberDesk:
     readers: dict[tuple[str, str, str], ChainReader] = field(default_factory=dict)
     reading: dict[str, ChainKind] = field(default_factory=dict)
     waiting_for_marks: bool = False
-    mark_attempts: int = 0
+    room_low: bool = False
 
     # Census
 
@@ -80,6 +80,8 @@ class SubscriberDesk:
         kind = self.reading.get(census.terms.type)
         if kind is not None:
             return [*batches, *self._follow(tx, kind), (("m", tx), self._decline(census))]
+        if self.room_low:  # what is left on the disk is for transactions that this site has voted on
+            return [*batches, (("m", tx), self._decline(census))]
         self.asked[tx] = census
         return [*batches, (("m", tx), [AskScopeEffect(tx, census.terms)])]
 
@@ -145,7 +147,7 @@ class SubscriberDesk:
             case m.Unknown():
                 return [(("m", message.tx), [Surface("unknown", message.tx, "an operator must resolve it")])]
             case (
-                m.Begin() | m.Prepare() | m.Delegate() | m.Decision() | m.CensusFailed() | m.Event()
+                m.Begin() | m.Prepare() | m.Delegate() | m.Decision() | m.Finish() | m.CensusFailed() | m.Event()
                 | m.InDoubt() | m.Called() | m.Withdrawn()
             ):  # fmt: skip
                 return self._on_transaction(message, frame)
@@ -155,7 +157,7 @@ class SubscriberDesk:
     def _on_transaction(
         self,
         message: (
-            m.Begin | m.Prepare | m.Delegate | m.Decision | m.CensusFailed | m.Event
+            m.Begin | m.Prepare | m.Delegate | m.Decision | m.Finish | m.CensusFailed | m.Event
             | m.InDoubt | m.Called | m.Withdrawn
         ),
         frame: bytes,
@@ -187,6 +189,8 @@ class SubscriberDesk:
                 return executor.on_delegate(message)
             case m.Decision():
                 return executor.on_decision(message, frame)
+            case m.Finish():
+                return executor.on_finish(message, frame)
             case m.CensusFailed():
                 return executor.on_census_failed(message, frame)
             case m.Event():

@@ -74,6 +74,8 @@ def test_census_closes_as_soon_as_everyone_present_has_answered() -> None:
 def test_census_without_enough_members_is_refused_and_nothing_begins() -> None:
     bench = Bench(Site("p"), Site("a", member()))
     begin(bench, Terms("orders", require=Conditions(at_least=2)))
+    assert "CensusFailed" not in bench.kinds(), "who comes late has the window"
+    bench.fire("p", "window")
     assert status(bench) is Status.REFUSED
     assert "CensusFailed" in bench.kinds()
     assert "Begin" not in bench.kinds()
@@ -82,6 +84,7 @@ def test_census_without_enough_members_is_refused_and_nothing_begins() -> None:
 def test_named_members_must_take_part() -> None:
     bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
     begin(bench, Terms("orders", require=Conditions(named=("a", "c"))))
+    bench.fire("p", "window")
     assert status(bench) is Status.REFUSED
     assert "c did not take part" in bench.sites["p"].outcomes["k"][-1].reason
 
@@ -97,7 +100,8 @@ def test_predicate_on_the_answers_is_asked() -> None:
     seen = []
     bench = Bench(Site("p"), Site("a", member()))
     begin(bench, predicate=lambda answers: bool(seen.append([join.identity for join in answers])))
-    assert seen == [["a"]]
+    bench.fire("p", "window")
+    assert seen == [["a"], ["a"]]
     assert status(bench) is Status.REFUSED
 
 
@@ -502,3 +506,25 @@ def test_open_transactions_are_bounded_and_the_refusal_names_the_limit() -> None
     begin(bench)
     bench.give("p", BeginCall("second", ORDERS, "p"))
     assert "bounds.open_transactions" in bench.sites["p"].outcomes["second"][-1].reason
+
+
+def test_an_event_that_arrives_again_after_the_coordinators_restart_is_not_refused() -> None:
+    bench = Bench(Site("p"), Site("c"), Site("a", member()), Site("b", member()))
+    tx = begin(bench, coordinator="c")
+    publish(bench, "p", "k", "one")
+    bench.lose = lambda target, message: isinstance(message, m.Outcome)
+    bench.give("p", CommitCall("k"))
+    bench.restart("c")
+    bench.lose = lambda target, message: False
+    bench.give("c", Received(m.Submit(tx, "p", 1, Item("orders", b"one")), b"frame"))
+    assert status(bench) is Status.COMMITTED
+
+
+def test_who_asks_for_the_outcome_is_not_told_a_refusal_of_something_else() -> None:
+    bench = Bench(Site("p"), Site("c"), Site("a", member()))
+    tx = begin(bench, coordinator="c")
+    bench.restart("p")
+    bench.lose = lambda target, message: isinstance(message, m.Inquire)
+    bench.give("p", AskCall("q", "c", tx))
+    bench.give("p", Received(m.Refused("", tx, "the transaction takes no more events"), b"frame"))
+    assert "q" not in bench.sites["p"].outcomes

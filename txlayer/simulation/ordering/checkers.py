@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from txlayer.ordering.publisher import Publisher
 from txlayer.ordering.subscriber import Mode, Subscriber
-from txlayer.simulation.ordering.history import Id, Seen
+from txlayer.simulation.ordering.history import History, Id, Seen
 from txlayer.simulation.ordering.nodes import HostNode
 
 BOUND = 0.35
@@ -19,34 +19,36 @@ if TYPE_CHECKING:
 
 def check(world: World) -> None:
     """All checkers; violations go into the history."""
-    order(world)
-    fifo(world)
-    duplicates(world)
-    nothing_missing(world)
-    no_split(world)
+    plan = world.plan
+    order(world.history, plan.mode)
+    fifo(world.history, plan.mode)
+    duplicates(world.history)
+    nothing_missing(world.history, plan.mode, bool(plan.bus_loss))
+    if plan.bus_spread <= BOUND and plan.mode is not Mode.UNRELIABLE:
+        no_split(world.history)
     at_rest(world)
     same_sets(world)
-    if world.plan.causal:
-        causes(world)
+    if plan.causal:
+        causes(world.history)
 
 
-def order(world: World) -> None:
+def order(history: History, mode: Mode = Mode.TOTAL) -> None:
     """Two events that two subscribers got, neither flagged, came in the same order (per topic, where that is all)."""
-    lists = {name: _in_order(seen.delivered) for name, seen in world.history.subscribers.items()}
+    lists = {name: _in_order(seen.delivered) for name, seen in history.subscribers.items()}
     names = list(lists)
     for at, one in enumerate(names):
         places = {seen.id: place for place, seen in enumerate(lists[one])}
         for other in names[at + 1 :]:
             common = [seen.id for seen in lists[other] if seen.id in places]
-            topics = sorted({id.topic for id in common}) if world.plan.mode is Mode.PER_TOPIC else [None]
+            topics = sorted({id.topic for id in common}) if mode is Mode.PER_TOPIC else [None]
             for topic in topics:
-                _compare(world, one, other, places, [id for id in common if topic in (None, id.topic)])
+                _compare(history, one, other, places, [id for id in common if topic in (None, id.topic)])
 
 
-def _compare(world: World, one: str, other: str, places: dict[Id, int], common: list[Id]) -> None:
+def _compare(history: History, one: str, other: str, places: dict[Id, int], common: list[Id]) -> None:
     for before, after in pairwise(common):
         if places[before] > places[after]:
-            world.history.violation(f"order: {other} got {before} before {after}, {one} the other way round")
+            history.violation(f"order: {other} got {before} before {after}, {one} the other way round")
             return
 
 
@@ -58,74 +60,71 @@ def _in_order(delivered: list[Seen]) -> list[Seen]:
     return list(first.values())
 
 
-def fifo(world: World) -> None:
+def fifo(history: History, mode: Mode = Mode.TOTAL) -> None:
     """Events of one publisher on one topic come in the order of publication, unless they are flagged."""
-    for name, seen in world.history.subscribers.items():
+    for name, seen in history.subscribers.items():
         last: dict[tuple[str, str], int] = {}
         for one in seen.delivered:
             key = (one.id.publisher, one.id.topic)
             if not one.out_of_order and one.id.serial < last.get(key, 0):
-                world.history.violation(f"fifo: {name} got {one.id} after {last[key]}")
+                history.violation(f"fifo: {name} got {one.id} after {last[key]}")
             last[key] = max(last.get(key, 0), one.id.serial)
         for one in seen.delivered:
             # Outside the unreliable mode only what was published again under another number may be flagged.
-            again = len(set(world.history.numbers_of[one.id])) > 1
-            if one.out_of_order and not again and world.plan.mode is not Mode.UNRELIABLE:
-                world.history.violation(f"{name} got {one.id} out of order")
+            again = len(set(history.numbers_of[one.id])) > 1
+            if one.out_of_order and not again and mode is not Mode.UNRELIABLE:
+                history.violation(f"{name} got {one.id} out of order")
 
 
-def duplicates(world: World) -> None:
+def duplicates(history: History) -> None:
     """Nothing comes twice during one subscription."""
-    for name, seen in world.history.subscribers.items():
+    for name, seen in history.subscribers.items():
         got: dict[Id, None] = {}
         for place, one in enumerate(seen.delivered):
-            if one.id not in world.history.offered:
-                world.history.violation(f"{name} got {one.id}, which nobody published")
+            if one.id not in history.offered:
+                history.violation(f"{name} got {one.id}, which nobody published")
                 continue
             if one.id in got and place >= seen.starts.get(one.id.topic, 0):
-                world.history.violation(f"{name} got {one.id} twice")
+                history.violation(f"{name} got {one.id} twice")
             if place >= seen.starts.get(one.id.topic, 0):
                 got[one.id] = None
 
 
-def nothing_missing(world: World) -> None:
+def nothing_missing(history: History, mode: Mode = Mode.TOTAL, bus_loses: bool = False) -> None:
     """Who was subscribed before an event was published, and still is, has got it or was told of the gap.
 
     Of a publisher that died this holds for what was accepted, and otherwise for all or none of the subscribers; but of
     what was not accepted and the bus lost for some, nobody can know.
     """
-    history = world.history
     got_by = {name: {seen.id for seen in one.delivered} for name, one in history.subscribers.items()}
     for id, offered in history.offered.items():
         seen_by_nobody = not any(id in got for got in got_by.values())
-        if id.publisher in history.dead and not offered.accepted and (world.plan.bus_loss or seen_by_nobody):
+        if id.publisher in history.dead and not offered.accepted and (bus_loses or seen_by_nobody):
             continue
         for name, one in history.subscribers.items():
             since = one.since.get(id.topic)
             if since is None or since > offered.at or id in got_by[name]:
                 continue
-            if world.plan.mode is Mode.UNRELIABLE and world.plan.bus_loss:
+            if mode is Mode.UNRELIABLE and bus_loses:
                 continue
             numbers = history.numbers_of.get(id, ())
-            doubt_counts = bool(world.plan.bus_loss) and id.publisher in history.dead
+            doubt_counts = bus_loses and id.publisher in history.dead
             gaps = [gap for gap in one.gaps if gap[0] == id.topic and (gap[3] or doubt_counts)]
             if not any(first <= number <= last for _, first, last, _ in gaps for number in numbers):
                 history.violation(f"missing: {name} has not got {id} (numbers {numbers})")
 
 
-def no_split(world: World) -> None:
+def no_split(history: History) -> None:
     """Within the bound on the bus, who was there gets an event in its first place if anybody does."""
-    if world.plan.bus_spread > BOUND or world.plan.mode is Mode.UNRELIABLE:
-        return
     first: dict[Id, str] = {}
-    for name, one in world.history.subscribers.items():
+    for name, one in history.subscribers.items():
         first.update((seen.id, name) for seen in one.delivered if not seen.out_of_order)
-    for name, one in world.history.subscribers.items():
+    for name, one in history.subscribers.items():
         for seen in one.delivered:
-            offered = world.history.offered.get(seen.id)
+            offered = history.offered.get(seen.id)
             there = offered is not None and one.since.get(seen.id.topic, seen.at) <= offered.at
             if seen.out_of_order and there and seen.id in first:
-                world.history.violation(f"split: {name} got {seen.id} late, {first[seen.id]} in its first place")
+                history.violation(f"split: {name} got {seen.id} late, {first[seen.id]} in its first place")
 
 
 def at_rest(world: World) -> None:
@@ -158,14 +157,14 @@ def same_sets(world: World) -> None:
                 world.history.violation(f"{node.name} has {known} of {name}, which has {own}")
 
 
-def causes(world: World) -> None:
+def causes(history: History) -> None:
     """No subscriber gets an event before one that its publisher had published or seen before."""
-    for name, seen in world.history.subscribers.items():
+    for name, seen in history.subscribers.items():
         places: dict[Id, int] = {}
         for place, one in enumerate(seen.delivered):
             places.setdefault(one.id, place)
         for id, place in places.items():
-            for cause in world.history.offered[id].after:
+            for cause in history.offered[id].after:
                 if places.get(cause, -1) > place:
-                    world.history.violation(f"cause: {name} got {id} before {cause}")
+                    history.violation(f"cause: {name} got {id} before {cause}")
                     return

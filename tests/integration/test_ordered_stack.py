@@ -1,0 +1,111 @@
+"""The whole stack: hosts, publishers and subscribers as processes on a real broker, with kill -9 among them.
+
+The histories are checked by the checkers of the simulation.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import eventually
+from tests.integration.ordered_load import PATIENCE, Load, start_host
+from txlayer.simulation.ordering import checkers
+from txlayer.simulation.ordering.history import History
+from txlayer.testing.server import Server
+
+PUBLISHERS, SUBSCRIBERS, EVENTS, PAUSE = 5, 8, 400, 0.02
+CHAIN = "stack"
+
+
+@pytest.fixture(params=["mqtt", "kafka"])
+def broker(request: pytest.FixtureRequest) -> Server:
+    settings = {"persistence": True} if request.param == "mqtt" else {}
+    server: Server = request.getfixturevalue(f"private_{request.param}_broker")(**settings)
+    return server
+
+
+@pytest.fixture
+def load(broker: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Load]:
+    load = Load(tmp_path, broker.url, "" if "plain" in request.node.name else CHAIN)
+    yield load
+    load.kill()
+
+
+class Hosts:
+    """Three hosts by command."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._folder = folder
+        self._url = url
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, name: str, *more: str) -> None:
+        self._processes[name] = start_host(self._folder, self._url, CHAIN, name, *more)
+
+    def kill(self, name: str) -> None:
+        with self._processes.pop(name) as process:
+            process.kill()
+
+    def close(self) -> None:
+        for name in list(self._processes):
+            self.kill(name)
+
+
+@pytest.fixture
+def hosts(broker: Server, tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path, broker.url)
+    yield hosts
+    hosts.close()
+
+
+def begin(load: Load) -> None:
+    for number in range(SUBSCRIBERS):
+        load.start("subscriber", f"s{number}")
+    eventually(lambda: all(load.ready(f"s{number}") for number in range(SUBSCRIBERS)), "subscribers", PATIENCE)
+    for number in range(PUBLISHERS):
+        load.start("publisher", f"p{number}", EVENTS, PAUSE)
+
+
+def checked(history: History) -> list[str]:
+    checkers.order(history)
+    checkers.fifo(history)
+    checkers.duplicates(history)
+    checkers.nothing_missing(history)
+    return history.violations
+
+
+def test_one_order_while_hosts_and_broker_are_killed(broker: Server, load: Load, hosts: Hosts) -> None:
+    for name in "abc":
+        hosts.start(name)
+    begin(load)
+    whole = PUBLISHERS * EVENTS
+    for killed, share in (("b", 0.2), ("broker", 0.4), ("a", 0.6), ("c", 0.8)):
+        eventually(lambda share=share: load.offered() > share * whole, f"{share} of the events", PATIENCE)
+        if killed == "broker":
+            broker.kill()
+            broker.restart()
+        else:
+            hosts.kill(killed)
+            hosts.start(killed)
+    eventually(lambda: not load.running("p"), "every event is accepted", PATIENCE)
+    eventually(lambda: not checked(load.history()), "every subscriber has every event", PATIENCE)
+    assert load.end("p") == [0] * PUBLISHERS
+    assert load.end("s") == [0] * SUBSCRIBERS
+    history = load.history()
+    assert checked(history) == []
+    assert all(offered.accepted for offered in history.offered.values())
+    assert len(history.offered) == whole
+    assert sum(len(one.delivered) for one in history.subscribers.values()) > whole
+
+
+def test_plain_bus_inverts_the_same_load(broker: Server, load: Load) -> None:
+    begin(load)
+    eventually(lambda: not load.running("p"), "every event is with the broker", PATIENCE)
+    load.end("s")
+    history = load.history()
+    checkers.order(history)
+    assert history.violations, "the check of the order can fail"

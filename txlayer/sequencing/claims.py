@@ -1,0 +1,94 @@
+"""The chain as its bus shows it: one latest value per rank, `order/<chain>/<rank>`.
+
+A claim is the holder's word: name, epoch, log and patterns, and where it listens if not on the bus.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from txlayer.errors import UsageError
+from txlayer.ordering.effects import Claimed
+from txlayer.ports import Bus, Watch
+from txlayer.receipt import Receipt
+
+_logger = logging.getLogger(__name__)
+KIND = "order"
+CHAIN = "seq"
+"""The chain that is meant when a URL names none."""
+
+
+class Claim(Struct, frozen=True):
+    """A latest value. `address`: a socket of the host, empty where the bus is the only way to it.
+
+    `retired`: nobody holds the rank, and nobody waits for who did.
+    """
+
+    host: int
+    name: str
+    epoch: int
+    incarnation: str
+    patterns: tuple[str, ...]
+    address: str = ""
+    retired: bool = False
+
+    def event(self) -> Claimed:
+        """For the roles."""
+        return Claimed(self.host, self.name, self.epoch, self.incarnation, self.patterns)
+
+
+Found = Callable[[Claim], None]
+
+
+def split_chain(url: str) -> tuple[str, str]:
+    """The URL of a bus without the path, and the chain that the path names."""
+    head, mark, query = url.partition("?")
+    scheme, found, rest = head.partition("://")
+    address, _, chain = rest.partition("/")
+    if not found or "/" in chain:
+        raise UsageError(f"{url!r}: a sequencer is named by the URL of its bus and a chain, mqtt://host:1883/seq")
+    return f"{scheme}://{address}{mark}{query}", chain or CHAIN
+
+
+def announce(bus: Bus, chain: str, claim: Claim) -> Receipt:
+    """Make it the word on its rank."""
+    return bus.announce(f"{KIND}/{chain}/{claim.host}", msgspec.json.encode(claim))
+
+
+def retire(bus: Bus, chain: str, rank: int) -> Receipt:
+    """Give a rank up; hosts and clients that run notice it at their next start."""
+    return announce(bus, chain, Claim(rank, "", 0, "", (), retired=True))
+
+
+def watch(bus: Bus, chain: str, found: Found) -> Watch:
+    """Follow the claims; those announced before the call have been found when it returns."""
+    early: list[tuple[str, bytes | None]] = []
+    ready = False
+
+    def changed(key: str, value: bytes | None) -> None:
+        if not ready:
+            early.append((key, value))
+        elif value is not None:
+            _found(key, value, found)
+
+    following = bus.watch(f"{KIND}/{chain}", changed)
+    for key, value in following.snapshot().items():
+        _found(key, value, found)
+    ready = True
+    for key, late in early:
+        if late is not None:
+            _found(key, late, found)
+    return following
+
+
+def _found(key: str, value: bytes, found: Found) -> None:
+    try:
+        claim = msgspec.json.decode(value, type=Claim)
+    except msgspec.MsgspecError as exc:
+        _logger.warning("%s holds no claim of a sequencer host: %s", key, exc)
+        return
+    found(claim)

@@ -1,0 +1,278 @@
+"""A subscription of the ordered bus: a subscriber's role between a subscription of the bus below and a lane of its own.
+
+The bus below delivers into the role; what the role lets through goes to the lane, on whose thread the handler runs.
+Without a durable name what has arrived is acknowledged to the broker at once, since nobody would get it again; with
+one, the `Keeper` acknowledges what the cursor has passed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from txlayer.adapters.lane import Lane
+from txlayer.delivery import Delivery, Gap
+from txlayer.errors import Closed, DecodeError, SubscribeFailed, TxLayerError
+from txlayer.ordering import effects as fx
+from txlayer.ordering.directory import check_topic
+from txlayer.ordering.messages import AnyMessage
+from txlayer.ordering.subscriber import Subscriber
+from txlayer.ports import Handler, Stats, Subscription
+from txlayer.sequencing import arrivals
+from txlayer.sequencing.exchange import Exchange, Letter
+from txlayer.sequencing.keeper import Keeper
+from txlayer.sequencing.loop import Loop
+
+_logger = logging.getLogger(__name__)
+_GOODBYE_SECONDS = 2.0
+_LAST_EVENT_SECONDS = 5.0
+
+SubscribeBelow = Callable[[list[str], Handler], Subscription]
+
+
+class OrderedSubscription:
+    """Thread-safe. Made by `OrderedBus.subscribe`."""
+
+    def __init__(
+        self, role: Subscriber, exchange: Exchange, loop: Loop, lane: Lane, keeper: Keeper | None, patience: float
+    ) -> None:
+        self.closed = False
+        self._role = role
+        self._exchange = exchange
+        self._loop = loop
+        self._lane = lane
+        self._keeper = keeper
+        self._patience = patience
+        self._lock = threading.RLock() if keeper is None else keeper.lock
+        self._turn = threading.Lock()
+        self._settled = threading.Condition(self._lock)
+        self._failure: str | None = None
+        self._changes = 0
+        self._room = threading.Event()
+        self._held: deque[fx.Effect] = deque()
+        self._saving = False
+        self._below: Subscription | None = None
+        self._topics: frozenset[str] = frozenset()
+        self._stop_ticking: Callable[[], object] = lambda: None
+        lane.keep_only(self._wanted)
+        if keeper is not None:
+            keeper.wanted = self._wanted
+
+    @property
+    def name(self) -> str:
+        """What the hosts call it."""
+        return self._role.name
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return self._topics
+
+    @property
+    def native(self) -> object:
+        return self._below.native if self._below is not None else None
+
+    @property
+    def error(self) -> Exception | None:
+        return self._below.error if self._below is not None else None
+
+    @property
+    def stats(self) -> Stats:
+        """How many events were handled, came twice, never came, or became dead letters."""
+        self._lane.stats.duplicates = self._role.buffer.dropped
+        return self._lane.stats
+
+    def start(self, topics: Sequence[str], below: SubscribeBelow, claims: Sequence[fx.Claimed]) -> None:
+        """Subscribe at the bus, then with the hosts; returns when it is in force."""
+        for topic in topics:
+            check_topic(topic)
+        self._exchange.listen(self.name, self.take)
+        self.take(claims)
+        if self._keeper is not None:
+            with self._lock:
+                self._perform(self._keeper.resume(self._role))
+        self._topics = frozenset(self._role.topics) | frozenset(topics)
+        self._below = below(sorted(self._topics), self._arrived)
+        self._stop_ticking = self._loop.every_tick(self._tick)
+        former = self._topics.difference(topics)
+        self._topics = frozenset(topics)
+        self._change(self._topics)
+        if former:
+            self._below.remove(*former)
+
+    def add(self, *topics: str) -> None:
+        for topic in topics:
+            check_topic(topic)
+        with self._turn:
+            assert self._below is not None
+            self._below.add(*topics)
+            before, self._topics = self._topics, self._topics | frozenset(topics)
+            try:
+                self._change(self._topics)
+            except BaseException:
+                self._topics = before
+                self._below.remove(*(topic for topic in topics if topic not in before))
+                raise
+
+    def remove(self, *topics: str) -> None:
+        with self._turn:
+            assert self._below is not None
+            self._topics = self._topics - frozenset(topics)
+            self._change(self._topics)
+            self._below.remove(*topics)
+
+    def unsubscribe(self) -> None:
+        self._end(True, _LAST_EVENT_SECONDS)
+
+    def close(self, timeout: float = _LAST_EVENT_SECONDS) -> None:
+        self._end(False, timeout)
+
+    def take(self, messages: Sequence[AnyMessage | fx.Claimed]) -> None:
+        """What the hosts say."""
+        with self._lock:
+            for message in messages:
+                self._perform(self._role.step(message, time.monotonic()))  # type: ignore[arg-type]
+
+    # From the bus below to the lane
+
+    def _arrived(self, delivery: Delivery) -> None:
+        while self._lane.full and not self.closed:
+            self._room.clear()
+            if self._lane.full:
+                self._room.wait(0.1)
+        try:
+            event = arrivals.read(delivery)
+        except DecodeError as exc:
+            _logger.warning("an event of %s: %s", delivery.topic, exc)
+            delivery.ack()
+            return
+        with self._lock:
+            if event is None:
+                delivery.out_of_order = True  # of a publisher that does not use the ordered bus
+                self._lane.put([delivery])
+                return
+            if self._keeper is not None:
+                self._keeper.arrived(event, delivery)
+            self._perform(self._role.step(event, time.monotonic()))
+
+    def _wanted(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def has_room(self) -> None:
+        """The lane has worked off what it had."""
+        self._room.set()
+
+    def _hand_over(self, effect: fx.Deliver) -> None:
+        delivery = arrivals.delivery_of(effect.topic, effect.event)
+        if self._keeper is not None:
+            delivery = self._keeper.handed(effect, delivery)
+        delivery.out_of_order, delivery.place = effect.out_of_order, effect.event.stamp.number
+        self._lane.put([delivery])
+
+    # Effects
+
+    def _perform(self, effects: Sequence[fx.Effect]) -> None:
+        letters: list[Letter] = []
+        todo = deque(effects)
+        while todo:
+            if self._saving:
+                self._held.extend(todo)
+                break
+            effect = todo.popleft()
+            match effect:
+                case fx.Deliver():
+                    self._hand_over(effect)
+                case fx.Send():
+                    letters.append((effect.to, effect.message))
+                case fx.Gap():
+                    self._lane.report(Gap(effect.topic, "", effect.first, effect.last, effect.certain))
+                case fx.BusSubscribe():
+                    # It is subscribed below already: whoever asked for the topic has seen to that.
+                    todo.extend(self._role.step(fx.BusSubscribed(effect.topic), time.monotonic()))
+                case fx.BusUnsubscribe():
+                    pass  # whoever asked for it does
+                case fx.Checkpoint():
+                    self._checkpoint()
+                case fx.Changed():
+                    self._settle(None)
+                case fx.Failed():
+                    self._settle(effect.reason)
+                case fx.Report():
+                    _logger.warning("subscriber %s: %s", self.name, effect.reason)
+                case _:
+                    raise AssertionError(effect)
+        if letters:
+            self._exchange.send(letters)
+
+    def _checkpoint(self) -> None:
+        if self._keeper is not None:
+            self._saving = True
+            self._keeper.save_now(self._saved)
+
+    def _saved(self) -> None:
+        with self._lock:
+            self._saving = False
+            held, self._held = self._held, deque()
+            self._perform(held)
+
+    def _settle(self, failure: str | None) -> None:
+        self._changes += 1
+        self._failure = failure
+        self._settled.notify_all()
+
+    def _change(self, topics: frozenset[str], patience: float | None = None) -> None:
+        deadline = time.monotonic() + (self._patience if patience is None else patience)
+        with self._lock:
+            if self.closed:
+                raise Closed("the subscription is closed")
+            self._failure = None
+            self._perform(self._role.step(fx.Want(tuple(topics)), time.monotonic()))
+            while frozenset(self._role.topics) != topics or not self._role.at_rest:
+                if self._failure is not None:
+                    raise SubscribeFailed(self._failure)
+                if not self._settled.wait(max(0.0, min(0.05, deadline - time.monotonic()))) and (
+                    time.monotonic() >= deadline
+                ):
+                    raise SubscribeFailed(
+                        f"no place in the order of {', '.join(sorted(topics))}: no answer from the sequencer's hosts"
+                    )
+
+    def _tick(self) -> None:
+        if self._below is not None and self._below.closed and not self.closed:
+            threading.Thread(target=self.close, name="txlayer-ordered-end", daemon=True).start()
+            return
+        with self._lock:
+            due, now = self._role.next_deadline(), time.monotonic()
+            if due is not None and due <= now:
+                self._perform(self._role.step(fx.Tick(), now))
+            if self._keeper is not None:
+                self._keeper.tick(now)
+
+    # The end
+
+    def _end(self, forget: bool, timeout: float) -> None:
+        with self._turn:
+            if self.closed:
+                return
+            self._lane.close(timeout)
+            if forget or self._keeper is None:
+                self._take_leave()
+            self.closed = True
+        self._stop_ticking()
+        if self._keeper is not None:
+            self._keeper.end(forget, timeout)
+        self._exchange.silence(self.name)
+        if self._below is not None:
+            if forget:
+                self._below.unsubscribe()
+            else:
+                self._below.close()
+
+    def _take_leave(self) -> None:
+        """Tell the hosts; if they do not answer, the silence will."""
+        try:
+            self._change(frozenset(), _GOODBYE_SECONDS)
+        except TxLayerError as exc:
+            _logger.info("subscriber %s leaves without goodbye: %s", self.name, exc)
