@@ -1,4 +1,4 @@
-"""The sample of the crash matrix that every run of the tests makes; all of it: `python -m tests.crash_matrix --json`."""
+"""The sample of the crash matrix that every test run makes; all of it: `python -m tests.crash_matrix --json`."""
 
 from __future__ import annotations
 
