@@ -317,6 +317,12 @@ class Engine:
         self.loop.post(run)
         return answer.result(timeout)
 
+    def works_on(self, tx: TxId, resource: Resource) -> bool:
+        """On the runtime thread: whether this site is a member of the transaction, with this resource."""
+        role, member = self.participant.subscriber._member(tx), self.members.known.get(tx)
+        joined = isinstance(role, Executor) and role.state in (State.JOINED, State.ACTIVE)
+        return joined and member is not None and any(resource is one for one in member.resources())
+
     def transactions(self) -> list[TransactionView]:
         """What is open here."""
         return self.ask(lambda: inspect(self.participant, self._known_since))
