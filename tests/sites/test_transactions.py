@@ -175,7 +175,12 @@ def test_a_census_that_is_not_fulfilled_begins_nothing(sites: Sites, notes: Note
     assert "for a" in notes.of("a")
     with (
         pytest.raises(CensusUnfulfilled, match="predicate"),
-        publisher.transaction(type, predicate=lambda answers: len(answers) == 2),
+        publisher.transaction(type, predicate=lambda answers: len(answers) == 2, census_within=0.3),
+    ):
+        pass
+    with (
+        pytest.raises(CensusUnfulfilled, match="predicate"),
+        publisher.transaction(type, predicate=lambda answers: answers[7], census_within=0.3),  # type: ignore[arg-type,return-value]
     ):
         pass
 
