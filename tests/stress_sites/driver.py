@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -35,6 +36,7 @@ class Wishes:
     transactions: int = 300
     kills: int = 20
     broker_kills: int = 0
+    pauses: int = 0
     sites: int = 4
     at_once: int = 6
     seed: int = 1
@@ -92,6 +94,10 @@ class Handle:
         if self._process is not None:
             self._process.kill()
             self._reap(self._process)
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def wait(self, seconds: float) -> int | None:
         """The exit code; None if it does not end."""
@@ -179,6 +185,7 @@ class Driver:
         wishes, rng = self.wishes, self.rng
         moments = range(wishes.transactions)
         kills = Counter(rng.choices(moments, k=wishes.kills))
+        pauses = Counter(rng.choices(moments, k=wishes.pauses))
         breaks = Counter(
             rng.sample(range(wishes.transactions // 4, 1 + 3 * wishes.transactions // 4), wishes.broker_kills)
         )
@@ -187,6 +194,8 @@ class Driver:
             self._begin(number, names)
             for _ in range(kills[number]):
                 self._kill(rng.choice(names))
+            for _ in range(pauses[number]):
+                self._pause(rng.choice(names))
             for _ in range(breaks[number]):
                 self._break_broker()
         for name in names:
@@ -237,6 +246,19 @@ class Driver:
                 time.sleep(recovering)
                 site.kill()
                 site.start()
+
+        self._join_kill(name)
+        thread = self._killers[name] = threading.Thread(target=act, daemon=True)
+        thread.start()
+
+    def _pause(self, name: str) -> None:
+        """A site stands still for longer than others wait for it, and then goes on as if nothing had been."""
+        away = self.rng.random() * 5.0
+
+        def act() -> None:
+            self.sites[name].signal(signal.SIGSTOP)
+            time.sleep(away)
+            self.sites[name].signal(signal.SIGCONT)
 
         self._join_kill(name)
         thread = self._killers[name] = threading.Thread(target=act, daemon=True)

@@ -7,7 +7,7 @@ import time
 from tests.stress_sites import lines
 from tests.stress_sites.lines import Pen
 from txlayer import messages as m
-from txlayer.effects import Broadcast, Notify, ScopeChosen, Send, Surface
+from txlayer.effects import Broadcast, Notify, PublishPlain, ScopeChosen, Send, Surface
 from txlayer.tokens import Keyring, reveals
 
 
@@ -29,6 +29,8 @@ class Witness:
                 self._sent(thing.message, thing.site if isinstance(thing, Send) else "")
             case Notify():
                 self._pen.write(lines.Notified(thing.tx, thing.event.number))
+            case PublishPlain():
+                self._pen.write(lines.Public(thing.tx, thing.event.number, time.monotonic()))
             case Surface(what="parked") if thing.tx is not None:
                 self._pen.write(lines.Parked(thing.tx))
 
