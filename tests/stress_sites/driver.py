@@ -25,8 +25,6 @@ from txlayer.simulation.workload import TYPES, draw_terms
 from txlayer.testing.server import Server
 
 _decode = msgspec.json.Decoder(orders.AnyAnswer).decode
-PATIENCE = 120.0
-"""Seconds after the last fault within which everything must have come to rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,9 @@ class Wishes:
     at_once: int = 6
     seed: int = 1
     mutant: str = ""
+    """A planted bug, by name."""
+    patience: float = 120.0
+    """Seconds after the last fault within which everything must have come to rest."""
 
 
 class Handle:
@@ -135,6 +136,7 @@ class Driver:
     kills: int = 0
     broker_kills: int = 0
     complaints: list[str] = field(default_factory=list)
+    _killers: dict[str, threading.Thread] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rng = Random(f"driver {self.wishes.seed}")
@@ -264,8 +266,6 @@ class Driver:
         thread = self._killers[name] = threading.Thread(target=act, daemon=True)
         thread.start()
 
-    _killers: dict[str, threading.Thread] = field(default_factory=dict)
-
     def _join_kill(self, name: str) -> None:
         killer = self._killers.pop(name, None)
         if killer is not None:
@@ -297,7 +297,7 @@ class Driver:
     # Waiting
 
     def _await_room(self) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self.wishes.patience
         while len(self.running) >= self.wishes.at_once and time.monotonic() < end:
             time.sleep(0.01)
 
@@ -315,7 +315,7 @@ class Driver:
         self._await_ready()
         for site in self.sites.values():
             site.tell(orders.Heal())
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self.wishes.patience
         while time.monotonic() < end and not self._at_rest():
             time.sleep(0.2)
 
