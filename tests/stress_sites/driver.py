@@ -59,10 +59,12 @@ class Handle:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self) -> None:
+    def start(self, dies_after: int = 0) -> None:
+        """A new process; it ends itself after so many steps, if any are given."""
         self.ready = threading.Event()
+        config = msgspec.structs.replace(self.config, dies_after=dies_after)
         errors = (Path(self.config.folder) / f"{self.config.name}.stderr").open("ab")
-        command = [sys.executable, "-m", "tests.stress_sites.site_process", msgspec.json.encode(self.config).decode()]
+        command = [sys.executable, "-m", "tests.stress_sites.site_process", msgspec.json.encode(config).decode()]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         errors.close()
         threading.Thread(target=self._listen, args=(self._process, self.ready), daemon=True).start()
@@ -233,21 +235,24 @@ class Driver:
         return told
 
     def _kill(self, name: str) -> None:
-        """End a site at a random moment; it comes back after a while, and may be killed while it recovers."""
+        """End a site at once or some steps later; it comes back after a while, and may end while it recovers."""
         self.kills += 1
-        again = self.rng.random() < 0.25
-        delay, away, recovering = self.rng.random() * 0.1, self.rng.random() * 1.5, self.rng.random() * 0.8
+        at_once, again = self.rng.random() < 0.3, self.rng.random() < 0.25
+        delay, away = self.rng.random() * 0.1, self.rng.random() * 1.5
+        steps, recovering = self.rng.randint(1, 150), self.rng.randint(1, 40)
 
         def act() -> None:
             time.sleep(delay)
             site = self.sites[name]
+            if not at_once and site.tell(orders.Die(steps)):
+                site.wait(3.0)
             site.kill()
             time.sleep(away)
-            site.start()
             if again:
-                time.sleep(recovering)
+                site.start(dies_after=recovering)
+                site.wait(5.0)
                 site.kill()
-                site.start()
+            site.start()
 
         self._join_kill(name)
         thread = self._killers[name] = threading.Thread(target=act, daemon=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 from tests.stress_sites import lines
@@ -18,8 +20,14 @@ class Witness:
         self._pen = pen
         self.keyring: Keyring | None = None
         """Of the site; nothing leaves before it is known."""
+        self.dies_after = 0
+        """Steps until the process ends itself; 0 for never."""
 
     def __call__(self, what: str, thing: object) -> None:
+        if self.dies_after:
+            self.dies_after -= 1
+            if not self.dies_after:
+                os.kill(os.getpid(), signal.SIGKILL)
         if what == "step" and isinstance(thing, ScopeChosen):
             self._pen.write(lines.Chosen(thing.tx, thing.scope.value))
         if what != "perform":
