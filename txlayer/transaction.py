@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from txlayer.effects import AbortCall, BeginCall, CommitCall, ConfirmCall, JoinCall, LeaveCall, Predicate, PublishCall
 from txlayer.errors import (
+    Backpressure,
     CensusUnfulfilled,
     Closed,
     OutcomeUnknown,
@@ -46,7 +47,7 @@ class Plan:
     coordinator: str
     key: str = ""
     predicate: Predicate | None = None
-    on_votes_missing: Callable[[int], float] | None = None
+    on_votes_missing: Callable[[TxId | None], float] | None = None
     within: float = 30.0
 
 
@@ -152,7 +153,11 @@ class Transacting:
 
     def crowded(self) -> bool:
         """Whether the publisher should wait until the coordinator has what it has published."""
-        return self.submitted % WINDOW == 0
+        return self.submitted > 0 and self.submitted % WINDOW == 0
+
+    def too_crowded(self, seconds: float) -> Backpressure:
+        """The error for a coordinator that is far behind."""
+        return Backpressure(f"{self.call.tx}: the coordinator has not taken {WINDOW} events within {seconds} s")
 
     def accepted(self) -> Future[None]:
         """Completes when the coordinator has all events of this publisher."""
@@ -275,9 +280,12 @@ class Transaction:
     def publish(self, data: Any, type: str | None = None, attributes: Mapping[str, Any] | None = None) -> None:
         """Publish an event, of the transaction's type or any other."""
         core = self._open()
-        core.publish(data, type if type is not None else declared_name(data), attributes)
         if core.crowded():
-            core.accepted().result()
+            try:
+                core.accepted().result(self._within)
+            except TimeoutError:
+                raise core.too_crowded(self._within) from None
+        core.publish(data, type if type is not None else declared_name(data), attributes)
 
     def commit(self, within: float | None = None) -> Outcome:
         """Commit; the outcome if it committed, else `TransactionAborted`, `OutcomeUnknown`, ..."""

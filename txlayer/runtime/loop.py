@@ -24,6 +24,7 @@ from txlayer.effects import (
     Broadcast,
     CancelTimer,
     Effect,
+    ForgetSettlements,
     Input,
     MarkersFound,
     Notify,
@@ -34,6 +35,7 @@ from txlayer.effects import (
     Role,
     Send,
     SetTimer,
+    Settle,
     Surface,
     TimerFired,
     TimerKey,
@@ -43,6 +45,7 @@ from txlayer.logs.record_log import RecordLog
 from txlayer.messages import TxId
 from txlayer.runtime.calls import Calls
 from txlayer.runtime.inbox import received
+from txlayer.runtime.settling import Registrar
 from txlayer.runtime.timers import Timers
 from txlayer.runtime.unit_work import WORK
 from txlayer.runtime.wires import Wires
@@ -75,6 +78,7 @@ class Loop:
         self.participant = participant
         self.log = log
         self.workshop: Workshop
+        self.registrar: Registrar | None = None
         self.on_surface: Callable[[Surface], None] = lambda _: None
         self.on_effect: Callable[[Effect], None] | None = None
         self.on_stopped: Callable[[Exception], None] = lambda _: None
@@ -264,10 +268,18 @@ class Loop:
                 self.calls.on_resolve(effect)
             case Surface():
                 self.on_surface(effect)
+            case Settle() | ForgetSettlements():
+                self._ask_register(effect)
             case _:
                 raise AssertionError(f"nobody performs {type(effect).__name__}")
         if self.on_effect is not None:
             self.on_effect(effect)
+
+    def _ask_register(self, effect: Settle | ForgetSettlements) -> None:
+        if self.registrar is not None:
+            self.registrar.take(effect)
+        else:  # another site named this one as its finisher, which it is not
+            _logger.warning("site %s has no register of decisions: Site(register=...)", self.wires.site)
 
     def _send(self, effect: Send) -> None:
         if effect.site == self.wires.site:
