@@ -27,7 +27,8 @@ from txlayer import (
     named,
     only,
 )
-from txlayer.errors import CensusUnfulfilled, TransactionAborted, UsageError
+from txlayer.errors import CensusUnfulfilled, TransactionAborted, TxLayerError, UsageError
+from txlayer.logs.memory import MemoryDisk
 from txlayer.resources.memory import MemoryResource
 
 
@@ -219,3 +220,16 @@ def test_several_publishers_at_a_hosted_coordinator(sites: Sites, notes: Notes) 
         assert notes.of(member) == [{"time": "15:00"}, {"agenda": "..."}, {"more": "..."}]
     with pytest.raises(UsageError, match="no open transaction"), third.join_transaction(type, subject, within=0.1):
         pass
+
+
+def test_a_site_without_room_for_its_log_takes_on_nothing_new(memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("parcels")
+    disk = MemoryDisk(full=True)
+    member = memory_sites.member("a", type, notes.handler("a"))
+    publisher = memory_sites.start("p", log=disk)
+    memory_sites.know(publisher, type, member)
+    with pytest.raises(TxLayerError, match="almost full"):
+        publisher.send(type, ["refused"])
+    disk.full = False
+    publisher.send(type, ["there is room again"])
+    assert notes.of("a") == ["there is room again"]

@@ -164,7 +164,7 @@ class Node:
         self._perform_batches(self.participant.recover(records.values()))
         self._sync_soon()
         self.take(MarkersFound(marked_transactions(self.resource)))
-        self._watch_room()
+        self.watch_room()
 
     def _open_log(self) -> RecordLog:
         """An operator may have put an old copy of the log in its place: it is refused, then the right one is found."""
@@ -255,11 +255,12 @@ class Node:
         self._perform(self.ahead.synced())
         if self.up:
             self._sync_soon()
-            self._watch_room()
+            self.watch_room()
 
-    def _watch_room(self) -> None:
+    def watch_room(self) -> None:
+        """Tell the roles when the disk is almost full, and when it has room again."""
         low = self.disk.low()
-        if low != self.room_low:
+        if self.up and low != self.room_low:
             self.room_low = low
             self.take(RoomChanged(low))
 

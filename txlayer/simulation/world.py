@@ -275,7 +275,11 @@ class World:
         """Someone else's files take the room; a while later they are gone."""
         self.history.faults["D4"] += 1
         self.nodes[name].disk.full = True
-        self.clock.after(4.0 * self.rng.random(), lambda: setattr(self.nodes[name].disk, "full", False))
+        self.clock.after(4.0 * self.rng.random(), partial(self._free_disk, name))
+
+    def _free_disk(self, name: str) -> None:
+        self.nodes[name].disk.full = False
+        self.nodes[name].watch_room()
 
     def _copy_log(self, name: str) -> None:
         """An operator copies the log, and at the next crash puts the copy in its place."""
