@@ -1,5 +1,6 @@
 """A client-side transaction layer for message buses: MQTT, Kafka, or one process."""
 
+from txlayer.async_site import AsyncSite, AsyncTransaction
 from txlayer.conditions import all_of, at_least, at_most, named, only
 from txlayer.connect import connect
 from txlayer.delivery import Delivery, Gap
@@ -27,6 +28,8 @@ __all__ = [
     "RAW",
     "Access",
     "Ack",
+    "AsyncSite",
+    "AsyncTransaction",
     "Bounds",
     "Bus",
     "Capabilities",

@@ -67,6 +67,8 @@ def check_type_name(name: str) -> str:
 class EventTypes:
     """The types that one site knows: its own declarations, and what others advertise."""
 
+    strict: bool = False
+    """Publish only what is advertised."""
     own: dict[str, EventType] = field(default_factory=dict)
     parents: dict[str, str] = field(default_factory=dict)
     advertised: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -85,8 +87,14 @@ class EventTypes:
         known = self.own.get(name)
         return known.cls if known is not None else Any
 
+    def check_advertised(self, name: str) -> None:
+        """Refuse a type that nobody advertises, if this site is strict."""
+        if self.strict and not self.advertised.get(name):
+            raise UsageError(f"event type {name!r} is not advertised, and this site is strict: site.advertise(...)")
+
     def check(self, name: str, value: Any) -> None:
         """Refuse a value that is not of the declared class."""
+        self.check_advertised(check_type_name(name))
         known = self.own.get(name)
         if known is None or isinstance(value, known.cls):
             return

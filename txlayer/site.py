@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-from txlayer.errors import OutcomeUnknown, UsageError
-from txlayer.messages import Outcome, Status, TxId
-from txlayer.runtime.calls import Answer
-from txlayer.site_base import SiteBase, parse_txid
+from txlayer.messages import Outcome, TxId
+from txlayer.site_base import SiteBase
 from txlayer.transaction import BEGIN_SECONDS, Transacting, Transaction, raise_for, settled
 
 
@@ -43,12 +40,8 @@ class Site(SiteBase):
         distributed members. `census_within`, `vote_within`, `complete_within` are its deadlines in seconds, `within`
         how long `commit` waits; `on_votes_missing` may return seconds to wait longer for votes, else it aborts.
         """
-        plan = self._plan(type, attributes, **terms)
-
-        def begin() -> tuple[Transacting, Future[Answer]]:
-            return Transacting.begin(self._engine, plan)
-
-        return Transaction(begin, plan.within)
+        begin, within = self._beginning(type, attributes, terms)
+        return Transaction(begin, within)
 
     def send(
         self, type: str | type, events: Sequence[Any], attributes: Mapping[str, Any] | None = None, **terms: Any
@@ -56,7 +49,7 @@ class Site(SiteBase):
         """A whole transaction in one shot: all events are known, one round trip and the decision."""
         plan = self._plan(type, attributes, one_shot=True, **terms)
         items = self._items(plan.terms.type, events)
-        core, answer = Transacting.begin(self._engine, plan, items)
+        core, answer = Transacting.begin(self._engine, self._placed(plan), items)
         return raise_for(settled(core, answer, plan.within))
 
     def join_transaction(
@@ -71,27 +64,7 @@ class Site(SiteBase):
 
         Leaving the block hands the events in; it commits only where `commit()` is called by a site that may.
         """
-        self._engine.check()
-
-        def begin() -> tuple[Transacting, Future[Answer]]:
-            tx, event_type = self._find(type, attributes, id, within)
-            return Transacting.join(self._engine, tx, event_type)
-
-        return Transaction(begin, within)
-
-    def _find(
-        self, type: Any, attributes: Mapping[str, Any] | None, id: TxId | str | None, within: float
-    ) -> tuple[TxId, str]:
-        name = self._type_name(type) if type is not None else ""
-        if id is not None:
-            return (parse_txid(id) if isinstance(id, str) else id), name
-        if not name:
-            raise UsageError("join by id, or by type and attributes")
-        wanted = {str(key): str(value) for key, value in (attributes or {}).items()}
-        entry = self._engine.find_open(name, wanted, within)
-        if entry is None:
-            raise UsageError(f"no open transaction of type {name!r} with {wanted} within {within} s")
-        return entry.tx, entry.type
+        return Transaction(self._joining(type, attributes, id, within), within)
 
     def outcome(
         self,
@@ -101,13 +74,13 @@ class Site(SiteBase):
         coordinator: str | None = None,
         within: float = 10.0,
     ) -> Outcome:
-        """What became of a transaction, by id or by the caller's key; `OutcomeUnknown` if nobody answers in time."""
+        """What became of a transaction, by id or by the caller's key; `OutcomeUnknown` if nobody answers in time.
+
+        For a caller that does not know. Once a caller was told of a commit its coordinator may forget it, and has no
+        record of it, as of an abort; this site then still knows for a while. Under a key it is kept.
+        """
         question = self._ask(tx, key, coordinator, within)
         try:
-            outcome = question.answer.result(within + BEGIN_SECONDS)
+            return question.note(question.answer.result(within + BEGIN_SECONDS))
         except TimeoutError:
-            outcome = Outcome(question.call.tx, question.call.name, Status.PENDING, final=False)
-        assert isinstance(outcome, Outcome), "a question is answered by an outcome"
-        if outcome.status is Status.PENDING:
-            raise OutcomeUnknown(f"{outcome.tx or key}: not known yet", outcome)
-        return question.note(outcome)
+            return question.note(None)

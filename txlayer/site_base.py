@@ -6,13 +6,13 @@ import hashlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from txlayer.adapters.base import check_label
 from txlayer.effects import AskCall, ConfirmCall, FollowCall, LeaveCall, Predicate
-from txlayer.errors import UsageError
-from txlayer.event_types import EventType, EventTypes, check_type_name, declared
+from txlayer.errors import OutcomeUnknown, UsageError
+from txlayer.event_types import EventTypes, check_type_name, declared
 from txlayer.filters import Where
 from txlayer.logs.port import Disk
 from txlayer.messages import (
@@ -23,6 +23,7 @@ from txlayer.messages import (
     Limit,
     Outcome,
     Scope,
+    Status,
     Terms,
     TxId,
     TxType,
@@ -42,12 +43,14 @@ from txlayer.runtime.loop import Probe
 from txlayer.runtime.membership import Application
 from txlayer.runtime.wires import plain_topic
 from txlayer.security_levels import Secret, Signed, make_seal
-from txlayer.transaction import CALL, KEY, Plan, check_size, make_item
+from txlayer.transaction import CALL, KEY, Plan, Transacting, check_size, declared_name, make_item
 from txlayer.transactions.constraints import check_terms
 from txlayer.transactions.event_coordinator import Limits
 from txlayer.transactions.seat import Bounds, Patience
 
 H = TypeVar("H")
+Begin = Callable[[], tuple[Transacting, Future[Answer]]]
+_Beginning = tuple[Begin, float]
 SELF, HOSTED = "self", "hosted"
 
 
@@ -84,8 +87,7 @@ class SiteBase:
     ) -> None:
         check_label(name)
         self.name = name
-        self._strict = strict
-        self._application = Application(Payloads.of(codec, codecs), EventTypes())
+        self._application = Application(Payloads.of(codec, codecs), EventTypes(strict))
         for cls in types:
             self._application.types.declare(declared(cls))
         settings = Settings(
@@ -182,19 +184,15 @@ class SiteBase:
         above = parent or (own.parent if own is not None else None)
         if above is not None:
             self._application.types.parents.setdefault(name, check_type_name(above))
-        directory.advertise(self._engine.bus, self.name, name, above)
-        self._application.types.advertised.setdefault(name, {})[f"own {name}"] = None
+        key = directory.advertise(self._engine.bus, self.name, name, above)
+        self._application.types.advertised.setdefault(name, {})[key] = None
 
     def unadvertise(self, type: str | type) -> None:
         """Take it back."""
         self._engine.check()
         name = self._type_name(type)
-        directory.unadvertise(self._engine.bus, self.name, name)
-        self._application.types.advertised.get(name, {}).pop(f"own {name}", None)
-
-    def _check_advertised(self, name: str) -> None:
-        if self._strict and not self._application.types.advertised.get(name):
-            raise UsageError(f"event type {name!r} is not advertised, and this site is strict: site.advertise(...)")
+        key = directory.unadvertise(self._engine.bus, self.name, name)
+        self._application.types.advertised.get(name, {}).pop(key, None)
 
     # Publishing
 
@@ -202,7 +200,6 @@ class SiteBase:
         """Publish a plain event, outside any transaction."""
         self._engine.check()
         name = self._type_name(type)
-        self._check_advertised(name)
         item = make_item(self._engine, data, name, attributes)
         topic = plain_topic(self._engine.bus, name)
         return self._engine.bus.publish(topic, item.payload, headers=dict(item.headers) or None, type=name)
@@ -211,15 +208,10 @@ class SiteBase:
         items = []
         for event in events:
             draft = event if isinstance(event, Draft) else Draft(event)
-            items.append(make_item(self._engine, draft.data, self._event_type(draft, type), draft.attributes))
+            name = draft.type or declared_name(draft.data) or type
+            items.append(make_item(self._engine, draft.data, name, draft.attributes))
         check_size(self._engine, len(items), sum(len(item.payload) for item in items))
         return items
-
-    def _event_type(self, draft: Draft, default: str) -> str:
-        declaration = draft.data.__class__.__dict__.get("__txlayer_type__")
-        name = draft.type or (declaration.name if isinstance(declaration, EventType) else default)
-        self._check_advertised(name)
-        return check_type_name(name)
 
     def _plan(
         self,
@@ -247,7 +239,7 @@ class SiteBase:
     ) -> Plan:
         self._engine.check()
         name = self._type_name(type)
-        self._check_advertised(name)
+        self._application.types.check_advertised(name)
         for given, kind in ((limit, Limit), (access, Access), (visibility, Visibility)):
             if not isinstance(given, kind):
                 raise UsageError(f"{given!r}: use one of {', '.join(f'{kind.__name__}.{one.name}' for one in kind)}")
@@ -259,26 +251,54 @@ class SiteBase:
             delivery_attempts, tuple(publishers), tuple(committers),
         )  # fmt: skip
         check_terms(terms)
-        where = self._coordinator(coordinator, access, name)
+        where = self._coordinator(coordinator, access)
         if predicate is not None and where != self.name:
             raise UsageError("a predicate does not travel to a hosted coordinator: use conditions, or host it yourself")
         return Plan(terms, where, f"{KEY}{key}" if key else "", predicate, on_votes_missing, within)
 
-    def _coordinator(self, wanted: str | None, access: Access, type: str) -> str:
+    def _coordinator(self, wanted: str | None, access: Access) -> str:
         if wanted is None:
             wanted = HOSTED if access is Access.MULTI else SELF
-        if wanted == SELF:
+        if wanted == SELF or wanted == self.name:
             if access is Access.MULTI and not self._engine.settings.hosts:
                 raise UsageError("several publishers need a coordinator that hosts: coordinator='hosted'")
             return self.name
-        if wanted != HOSTED:
-            return wanted
+        return wanted
+
+    def _placed(self, plan: Plan) -> Plan:
+        """With a hosting site chosen, if one is wanted. Waits a while for one."""
+        if plan.coordinator != HOSTED:
+            return plan
         hosts = self._engine.await_hosts(5.0)
         if not hosts:
             raise UsageError(
                 "no site offers to host: start one with `txlayer coordinator serve`, or with Site(..., hosts=True)"
             )
-        return choose_host(type, hosts)
+        return replace(plan, coordinator=choose_host(plan.terms.type, hosts))
+
+    def _beginning(self, type: str | type, attributes: Mapping[str, Any] | None, terms: dict[str, Any]) -> _Beginning:
+        plan = self._plan(type, attributes, **terms)
+        return (lambda: Transacting.begin(self._engine, self._placed(plan))), plan.within
+
+    def _joining(
+        self, type: str | type | None, attributes: Mapping[str, Any] | None, id: TxId | str | None, within: float
+    ) -> Begin:
+        self._engine.check()
+        name = self._type_name(type) if type is not None else ""
+        tx = parse_txid(id) if isinstance(id, str) else id
+        wanted = {str(key): str(value) for key, value in (attributes or {}).items()}
+        if tx is None and not name:
+            raise UsageError("join by id, or by type and attributes")
+
+        def begin() -> tuple[Transacting, Future[Answer]]:
+            if tx is not None:
+                return Transacting.join(self._engine, tx, name)
+            entry = self._engine.find_open(name, wanted, within)
+            if entry is None:
+                raise UsageError(f"no open transaction of type {name!r} with {wanted} within {within} s")
+            return Transacting.join(self._engine, entry.tx, entry.type)
+
+        return begin
 
     # Asking
 
@@ -288,13 +308,11 @@ class SiteBase:
             raise UsageError("ask by the transaction's id or by its key")
         if isinstance(tx, str):
             tx = parse_txid(tx)
-        calls = self._engine.calls
         name = f"{KEY}{key}" if key is not None else f"{CALL}{secrets.token_hex(8)}"
-        own = calls.of(tx) if tx is not None else None
-        call = own or calls.add(name, tx)
-        answer = calls.wait(call)
-        where = tx.coordinator if tx is not None else coordinator or self.name
-        self._engine.post(AskCall(call.name, where, tx, name if key is not None else "", within))
+        call, answer = self._engine.calls.ask(name, tx)
+        if not answer.done():
+            where = tx.coordinator if tx is not None else coordinator or self.name
+            self._engine.post(AskCall(call.name, where, tx, name if key is not None else "", within))
         return _Question(self._engine, call, answer)
 
     def transactions(self) -> list[TransactionView]:
@@ -332,13 +350,15 @@ class _Question:
     call: Call
     answer: Future[Answer]
 
-    def note(self, outcome: Outcome) -> Outcome:
-        """Known here; a keyed one is kept for whoever repeats the key."""
-        if outcome.final:
+    def note(self, answer: Answer | None) -> Outcome:
+        """Known here; a keyed one is kept for whoever repeats the key. `OutcomeUnknown` if it is not known yet."""
+        if not isinstance(answer, Outcome) or answer.status is Status.PENDING:
+            raise OutcomeUnknown(f"{self.call.tx or self.call.name[2:]}: not known yet, ask again later")
+        if answer.final:
             self.engine.calls.remove(self.call)
-            kept = not outcome.key.startswith(CALL)
+            kept = not answer.key.startswith(CALL)
             self.engine.post(LeaveCall(self.call.name) if kept else ConfirmCall(self.call.name))
-        return outcome
+        return answer
 
 
 def choose_host(type: str, hosts: Sequence[str]) -> str:

@@ -32,6 +32,8 @@ KEY, CALL = "k:", "c:"
 """How calls are named: by the caller's own key, or by chance."""
 ABORT_SECONDS = 5.0
 """How long leaving by an exception waits for the abort to be known; it happens anyway."""
+WINDOW = 128
+"""How many events a publisher is ahead of its coordinator."""
 BEGIN_SECONDS = 10.0
 """How long, beyond the census, a coordinator may take to answer."""
 
@@ -91,10 +93,10 @@ class Transacting:
     def publish(self, value: Any, type: str | None, attributes: Mapping[str, Any] | None) -> None:
         """Submit an event."""
         self.check_open("publish")
-        item = make_item(self.engine, value, type or self.type, attributes)
+        item = make_item(self.engine, value, type if type is not None else self.type, attributes)
+        check_size(self.engine, self.submitted + 1, self.bytes + len(item.payload))
         self.submitted += 1
         self.bytes += len(item.payload)
-        check_size(self.engine, self.submitted, self.bytes)
         self.engine.post(PublishCall(self.call.name, item))
 
     def commit(self, within: float) -> Future[Answer]:
@@ -127,6 +129,30 @@ class Transacting:
             self.engine.post(AbortCall(self.call.name, "its publisher gave up waiting for the coordinator"))
         reason = f"no answer from coordinator {where!r} within {self.begin_within()} s"
         return Outcome(self.call.tx, self.call.name, Status.ABORTED, reason=reason)
+
+    def not_opened(self, outcome: Outcome) -> Outcome:
+        """The first answer was an outcome: it was refused, or its key names one that has ended."""
+        self.ended = True
+        self.take_note(outcome)
+        raise_for(outcome)
+        raise UsageError(f"the key {self.call.name[2:]!r} names a transaction that has committed: {outcome.tx}")
+
+    def left(self, error: BaseException | None) -> Outcome | None:
+        """A publisher that joined leaves. If it was refused, it hears so, unless it fails anyway."""
+        refused = self.call.outcome
+        self.leave()
+        if refused is not None and error is None:
+            raise_for(refused)
+        return refused
+
+    def not_accepted(self, seconds: float) -> OutcomeUnknown:
+        """The error for events that may or may not be in the transaction."""
+        self.leave()
+        return OutcomeUnknown(f"not all events of {self.call.tx} were accepted within {seconds} s")
+
+    def crowded(self) -> bool:
+        """Whether the publisher should wait until the coordinator has what it has published."""
+        return self.submitted % WINDOW == 0
 
     def accepted(self) -> Future[None]:
         """Completes when the coordinator has all events of this publisher."""
@@ -249,9 +275,9 @@ class Transaction:
     def publish(self, data: Any, type: str | None = None, attributes: Mapping[str, Any] | None = None) -> None:
         """Publish an event, of the transaction's type or any other."""
         core = self._open()
-        if type is None:
-            type = _declared_name(data)
-        core.publish(data, type, attributes)
+        core.publish(data, type if type is not None else declared_name(data), attributes)
+        if core.crowded():
+            core.accepted().result()
 
     def commit(self, within: float | None = None) -> Outcome:
         """Commit; the outcome if it committed, else `TransactionAborted`, `OutcomeUnknown`, ..."""
@@ -288,13 +314,8 @@ class Transaction:
             try:
                 core.accepted().result(self._within)
             except TimeoutError:
-                tx = core.call.tx
-                raise OutcomeUnknown(f"not all events of {tx} were accepted within {self._within} s") from None
-        refused = core.call.outcome
-        core.leave()
-        if refused is not None and error is None:
-            self.outcome = refused
-            raise_for(refused)
+                raise core.not_accepted(self._within) from None
+        self.outcome = core.left(error)
 
     def _await_begin(self, core: Transacting, answer: Future[Answer]) -> None:
         try:
@@ -304,11 +325,8 @@ class Transaction:
             raise_for(self.outcome)
             return
         if isinstance(opened, Outcome):
-            core.ended = True
             self.outcome = opened
-            core.take_note(opened)
-            raise_for(opened)
-            raise UsageError(f"the key {core.call.name!r} names a transaction that has committed: {opened.tx}")
+            core.not_opened(opened)
 
     def _open(self) -> Transacting:
         if self._core is None:
@@ -330,6 +348,7 @@ def settled(core: Transacting, answer: Future[Answer], seconds: float) -> Outcom
     return outcome
 
 
-def _declared_name(data: Any) -> str | None:
+def declared_name(data: Any) -> str | None:
+    """The type that the class of a value is declared as."""
     found = data.__class__.__dict__.get("__txlayer_type__")
     return found.name if isinstance(found, EventType) else None

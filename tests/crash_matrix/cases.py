@@ -21,8 +21,6 @@ class Scenario:
     data: dict[str, Any] = field(default_factory=dict, hash=False)
     terms: dict[str, Any] = field(default_factory=dict, hash=False)
     events: int = 2
-    without: tuple[str, ...] = ()
-    """Members that are in the census and not in the outcome."""
 
     @property
     def coordinator(self) -> str:
@@ -30,12 +28,12 @@ class Scenario:
 
 
 SHOT = Scenario("one shot", "shot", "shot", events=1, data={"batch": True})
+FORGOTTEN = Scenario("one shot, forgotten", "shot", "shot", events=1, terms={"keyless": True})
 OPEN = Scenario("two phases", "open")
 SINGLE = Scenario("one phase", "single", members=("a",))
 LATE = Scenario(
-    "late vote", "shot", "shot", data={"slow": "c", "seconds": 1.5}, events=1, without=("c",),
-    terms={"settle": 2, "vote_within": 0.7, "census_within": 0.7},
-)  # fmt: skip
+    "late vote", "shot", "shot", ("a", "b"), events=1, terms={"settle": 2, "vote_within": 0.7, "census_within": 0.7}
+)
 HOSTED = Scenario("hosted", "hosted", terms={"coordinator": "h"})
 MULTI = Scenario("two publishers", "hosted", terms={"coordinator": "h", "multi": True, "second": "q"}, events=4)
 SCOPED = Scenario("scopes", "scoped")
@@ -90,26 +88,30 @@ def _rows() -> list[Case]:
         Case("C4", OPEN, "p", "step Received:Vote", 2, outcomes=no),
         Case("C4", SHOT, "p", "step Received:Vote", 2, outcomes=no),
         Case("C5", OPEN, "p", "step Received:Vote", 3, outcomes=no),
-        Case("C5", OPEN, "p", "write Decided", outcomes=no),
-        Case("C5", SHOT, "p", "write Decided", outcomes=no),
-        Case("C6", OPEN, "p", "written Decided"),
-        Case("C6", SHOT, "p", "written Decided"),
-        Case("C7", OPEN, "p", "synced Decided", outcomes=yes),
-        Case("C7", SHOT, "p", "synced Decided", outcomes=yes),
+        Case("C5", OPEN, "p", "write Decided:COMMITTED", outcomes=no),
+        Case("C5", SHOT, "p", "write Decided:COMMITTED", outcomes=no),
+        Case("C6", OPEN, "p", "written Decided:COMMITTED"),
+        Case("C6", SHOT, "p", "written Decided:COMMITTED"),
+        Case("C7", OPEN, "p", "synced Decided:COMMITTED", outcomes=yes),
+        Case("C7", SHOT, "p", "synced Decided:COMMITTED", outcomes=yes),
         Case("C7", OPEN, "p", "perform Broadcast:Decision", outcomes=yes),
         Case("C8", OPEN, "p", "performed Broadcast:Decision", outcomes=yes),
         Case("C8", SHOT, "p", "performed Broadcast:Decision", outcomes=yes),
         Case("C9", OPEN, "p", "step Received:Ack", outcomes=yes),
         Case("C9", SHOT, "p", "step Received:Ack", 2, outcomes=yes),
         Case("C10", OPEN, "p", "step Received:Ack", 3, outcomes=yes),
-        Case("C10", SHOT, "p", "step ConfirmCall"),
+        Case("C10", SHOT, "p", "step LeaveCall", outcomes=yes),
+        Case("C10", FORGOTTEN, "p", "step ConfirmCall"),
+        Case("C10", FORGOTTEN, "p", "write Drop"),
+        Case("C10", FORGOTTEN, "a", "work ForgetMarker", outcomes=yes),
         Case("Q1", SHOT, "p", "perform Broadcast:Census", outcomes=no),
         Case("Q1", SHOT, "p", "performed Broadcast:Census", outcomes=no),
         Case("Q1", SHOT, "p", "step Received:Vote", outcomes=no),
-        Case("Q2", LATE, "c", "worked RunHandler"),
-        Case("Q2", LATE, "c", "worked PrepareUnit"),
-        Case("Q2", LATE, "c", "performed Send:Vote"),
-        Case("Q2", LATE, "p", "synced Decided", outcomes=yes),
+        Case("Q2", LATE, "c", "performed Send:Vote", outcomes=yes),
+        Case("Q2", LATE, "c", "step Received:Decision", outcomes=yes),
+        Case("Q2", LATE, "c", "synced MemberDecided", outcomes=yes),
+        Case("Q2", LATE, "c", "sent ROLLBACK PREPARED", outcomes=yes),
+        Case("Q2", LATE, "p", "synced Decided:COMMITTED", outcomes=yes),
         Case("L1", SINGLE, "p", "write DelegationOpened", outcomes=no),
         Case("L1", SINGLE, "p", "synced DelegationOpened"),
         Case("L1", SINGLE, "p", "perform Broadcast:Delegate"),
@@ -129,7 +131,7 @@ def _rows() -> list[Case]:
         Case("H2", HOSTED, "h", "perform Send:Accepted", outcomes=no),
         Case("H2", HOSTED, "h", "performed Send:Accepted", outcomes=no),
         Case("H2", HOSTED, "h", "step Received:CommitRequest", outcomes=no),
-        Case("H2", HOSTED, "h", "synced Decided", outcomes=yes),
+        Case("H2", HOSTED, "h", "synced Decided:COMMITTED", outcomes=yes),
         Case("H3", MULTI, "q", "perform Send:Submit"),
         Case("H3", MULTI, "q", "performed Send:Submit"),
         Case("H3", MULTI, "q", "performed Send:Submit", 2),

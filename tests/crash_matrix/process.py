@@ -71,6 +71,10 @@ class Driver:
         self.hook.arm(point, nth)
         return "armed", point
 
+    def _on_pause(self, key: str, point: str, seconds: float) -> tuple[str, str]:
+        self.hook.pause(point, seconds)
+        return "armed", point
+
     def _on_knows(self, key: str, type: str) -> tuple[str, str]:
         return "knows", " ".join(self.site.subscribed(type))
 
@@ -81,7 +85,8 @@ class Driver:
         return "views", " ".join(sorted({f"{view.part}:{view.state}" for view in self.site.transactions()}))
 
     def _on_shot(self, key: str, type: str, data: dict[str, Any], **terms: Any) -> tuple[str, str]:
-        outcome = self.site.send(type, [{"key": key, **data}], key=key, **self._terms(terms))
+        own = None if terms.pop("keyless", False) else key
+        outcome = self.site.send(type, [{"key": key, **data}], key=own, **self._terms(terms))
         return outcome.status.name, str(outcome.members)
 
     def _on_open(self, key: str, type: str, data: dict[str, Any], second: str = "", **terms: Any) -> tuple[str, str]:
@@ -130,8 +135,6 @@ class Driver:
         ledger = PostgresResource(role.database, name="db", connections=4, lock_timeout=1.0, patience=3.0)
 
         def handle(tx: Any, event: Any) -> Any:
-            if event.data.get("slow") == role.name:
-                threading.Event().wait(event.data["seconds"])
             if event.data.get("refuses") == role.name:
                 tx[ledger].execute("NOTIFY refused")  # cannot be prepared
             if event.data.get("batch"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 
-from tests.crash_matrix.cases import COMMITTED, LATE, MULTI, NOT_COMMITTED, ORPHANED, SPLIT, STUCK, Case
-from tests.crash_matrix.cluster import SECONDS, Cluster, NotInTime
+from tests.crash_matrix.cases import COMMITTED, FORGOTTEN, LATE, MULTI, NOT_COMMITTED, ORPHANED, SPLIT, STUCK, Case
+from tests.crash_matrix.cluster import MEMBERS, OBSERVERS, SECONDS, Cluster, NotInTime
 
 _numbers = itertools.count(1)
 UNKNOWN = ("unknown", "error", "PENDING", "UNKNOWN", "FINISHED")
@@ -16,7 +16,7 @@ def run_case(cluster: Cluster, case: Case) -> None:
     """`AssertionError` says what is wrong."""
     scenario, members = case.scenario, cluster.members
     key = f"{case.row}-{next(_numbers)}"
-    names = (*scenario.members, "l", "f") if scenario.type == "scoped" else scenario.members
+    names = (*MEMBERS, "l", "f") if scenario.type == "scoped" else ("a",) if scenario.type == "single" else MEMBERS
     for driver in dict.fromkeys(("p", scenario.coordinator)):
         cluster.gather(driver, scenario.type, names)
     if scenario.coordinator == "h":
@@ -24,6 +24,8 @@ def run_case(cluster: Cluster, case: Case) -> None:
     victim = members[case.victim]
     if case.scenario is ORPHANED:
         members["p"].arm("performed Broadcast:Decision", 1)
+    if case.scenario is LATE:
+        members["c"].ask("pause", point="perform Send:Vote", seconds=1.5)
     victim.arm(case.point, case.nth)
     second = scenario.terms.get("second")
     members["p"].tell(
@@ -33,8 +35,9 @@ def run_case(cluster: Cluster, case: Case) -> None:
         _second_publisher(cluster, case, key)
     if not victim.await_death(SECONDS):
         raise NotInTime(f"{case.victim} did not come to {case.point}")
+    told = members["p"].reply(key, 0.0) if case.victim == "p" else None
     _revive(cluster, case)
-    seen = _outcome(cluster, case, key)
+    seen = told[0] if told is not None and told[0] not in UNKNOWN else _outcome(cluster, case, key)
     _check(cluster, case, key, seen)
 
 
@@ -67,7 +70,10 @@ def _outcome(cluster: Cluster, case: Case, key: str) -> str:
     seen = publisher.reply(key, SECONDS) if case.victim != "p" and case.scenario is not ORPHANED else None
     if seen is not None and seen[0] not in UNKNOWN:
         return seen[0]
+    if case.scenario is FORGOTTEN:
+        return "unknown"
     end = time.monotonic() + SECONDS
+    answer = ("", "")
     while time.monotonic() < end:
         answer = publisher.ask("outcome", of=key, coordinator=case.scenario.coordinator)
         if answer[0] not in UNKNOWN or answer[0] == "FINISHED":
@@ -102,16 +108,17 @@ def _check(cluster: Cluster, case: Case, key: str, seen: str) -> None:
 def _wrong(cluster: Cluster, case: Case, key: str, seen: str) -> str:
     """What does not agree with the outcome, or nothing."""
     scenario = case.scenario
-    rows = {name: cluster.rows(name, key) for name in (*scenario.members, "l", "f")}
+    rows = {name: cluster.rows(name, key) for name in (*MEMBERS, *OBSERVERS)}
     committed = seen in COMMITTED if seen in (*COMMITTED, *NOT_COMMITTED) else any(rows[m] for m in scenario.members)
     for name in scenario.members:
-        present = committed and not (name in scenario.without and not rows[name] and scenario is LATE)
         if scenario is STUCK and name == "a" and rows[name]:
             continue  # committed, and cannot be undone
-        if present and not _whole(rows[name], _events(case, rows[name])):
+        if committed and not _whole(rows[name], _events(case, rows[name])):
             return f"{name} has {rows[name]} of a committed transaction"
-        if not present and not _nothing(rows[name]):
+        if not committed and not _nothing(rows[name]):
             return f"{name} has {rows[name]} of one that did not commit"
+    if scenario is LATE and rows["c"]:
+        return f"c, which is not on the final list, has {rows['c']}"
     if scenario.type == "scoped":
         if not _whole(rows["f"], scenario.events if committed else 0):
             return f"the follower has {rows['f']}"

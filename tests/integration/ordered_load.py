@@ -6,20 +6,22 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from txlayer import Bus, Delivery, Gap, Subscription, connect, errors, ordered
+from txlayer.ports import Handler
 from txlayer.simulation.ordering.history import History, Id, Offered, Seen, SubscriberHistory
 
 TOPICS = 20
 PATIENCE = 120.0
+_STARTS = 5
 
 
 def topics_of(bus_url: str) -> list[str]:
@@ -79,7 +81,7 @@ def subscriber(url: str, chain: str, name: str, path: str) -> None:
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     with open_bus(url, chain) as bus:
         mine = rng.sample(topics, TOPICS // 2)
-        subscription = bus.subscribe(mine, got, on_gap=gap)
+        subscription = bus.subscribe(mine, got, on_gap=gap) if chain else Each(bus, got, mine)
         for topic in mine:
             diary.write("since", topic, time.monotonic())
         diary.write("ready")
@@ -88,7 +90,29 @@ def subscriber(url: str, chain: str, name: str, path: str) -> None:
         ended.wait()
 
 
-def change(subscription: Subscription, topic: str, diary: Diary) -> None:
+class Each:
+    """Without the ordered bus: a subscription for each topic, as for each kind of event in a program."""
+
+    def __init__(self, bus: Bus, handler: Handler, topics: Sequence[str]) -> None:
+        self._bus = bus
+        self._handler = handler
+        self._by_topic: dict[str, Subscription] = {}
+        self.add(*topics)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return frozenset(self._by_topic)
+
+    def add(self, *topics: str) -> None:
+        for topic in topics:
+            self._by_topic[topic] = self._bus.subscribe(topic, self._handler)
+
+    def remove(self, *topics: str) -> None:
+        for topic in topics:
+            self._by_topic.pop(topic).unsubscribe()
+
+
+def change(subscription: Subscription | Each, topic: str, diary: Diary) -> None:
     """Unsubscribe from a topic, or subscribe to it."""
     try:
         if topic in subscription.topics:
@@ -150,9 +174,8 @@ class Load:
     def kill(self) -> None:
         """Whatever a failed test has left."""
         for process in self._processes.values():
-            if process.poll() is None:
+            with process:
                 process.kill()
-                process.wait()
 
     def history(self) -> History:
         """What all of them have written, for the checkers of the simulation."""
@@ -195,14 +218,21 @@ def _read_subscriber(history: History, name: str, lines: list[Any]) -> None:
 
 
 def start_host(folder: Path, url: str, chain: str, name: str, *more: str) -> subprocess.Popen[str]:
-    """A sequencer host by command, serving when this returns."""
+    """A sequencer host by command, serving when this returns.
+
+    One that ends at its start is started again, as whoever supervises it would: beside a broker that is just coming up
+    librdkafka 2.x may abort the process (an assertion in its admin client).
+    """
     command = [sys.executable, "-m", "txlayer.cli", "sequencer", "serve", "--name", name, "--bus", f"{url}/{chain}"]
     command += ["--rank", str("abc".index(name)), "--topics", f"{name}-*", "--log", f"sqlite:///{folder}/{name}.db"]
-    process = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True, env={**os.environ})
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert "serves chain" in line, f"host {name} said {line!r} and ended with {process.poll()}"
-    return process
+    for _ in range(_STARTS):
+        process = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        if "serves chain" in process.stdout.readline():
+            return process
+        with process:
+            status = process.wait(PATIENCE)
+    raise AssertionError(f"host {name} did not come up; it ended with {status}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import DEADLINE, eventually
 from tests.sites.conftest import Notes, Sites
 from txlayer import Event, Limit, MemberTransaction, Participant, Scope, Site, Status, at_least
-from txlayer.errors import ResourceError, TransactionAborted
+from txlayer.errors import ResourceError, TransactionAborted, UsageError
 from txlayer.messages import TxId
 from txlayer.resources.memory import MemoryResource
 from txlayer.resources.sqlite import SqliteResource
@@ -346,7 +346,7 @@ def test_finishing_is_repeated_until_the_resource_is_back(memory_sites: Sites, n
 def test_several_resources_are_committed_at_once_by_a_commit_of_their_own(memory_sites: Sites) -> None:
     sites = memory_sites
     type = sites.name("orders")
-    stores = [MemoryResource(), MemoryResource()]
+    stores = [MemoryResource("stock"), MemoryResource("till")]
 
     class Reserve(Participant):
         def on_event(self, tx: MemberTransaction, event: Event) -> None:
@@ -370,3 +370,24 @@ def test_several_resources_are_committed_at_once_by_a_commit_of_their_own(memory
     with pytest.raises(TransactionAborted):
         publisher.send(type, ["seat"])
     eventually(lambda: all(store.values == {"seat": "free"} for store in stores))
+
+
+def test_a_subscriber_outside_the_transaction_cannot_hold_its_resource(sites: Sites) -> None:
+    """Nobody would ever end that unit of work."""
+    type = sites.name("transfers")
+    ledger = MemoryResource()
+    errors: list[Exception] = []
+
+    def try_to_write(tx: MemberTransaction, event: Event) -> None:
+        try:
+            tx[ledger].put("x", 1)
+        except UsageError as exc:
+            errors.append(exc)
+
+    listener = sites.member("a", type, try_to_write, resources=[ledger], scope=Scope.NON_TRANSACTIONAL)
+    publisher = sites.start("p")
+    sites.know(publisher, type, listener)
+    with publisher.transaction(type) as tx:
+        tx.publish({})
+    eventually(lambda: len(errors) == 1)
+    assert not ledger.units

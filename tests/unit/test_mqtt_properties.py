@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from txlayer.adapters.mqtt_properties import cloud_event, compact
+from txlayer.adapters.mqtt_properties import cloud_event, compact, user_pairs, varint
 from txlayer.adapters.topics import UNFIT
 from txlayer.errors import UsageError
 
@@ -48,3 +48,17 @@ def test_a_header_that_would_break_the_connection_is_refused(value: str) -> None
 def test_the_layer_s_own_name_is_refused() -> None:
     with pytest.raises(UsageError, match="'tx'"):
         compact(b"", {"tx": "mine"})
+
+
+@given(headers)
+def test_user_properties_are_read_as_paho_reads_them(headers: dict[str, str]) -> None:
+    packed = by_paho(list(headers.items()))
+    content = packed[len(varint(len(packed) - 1)) :] if headers else b""
+    assert user_pairs(content) == list(headers.items())
+
+
+def test_properties_that_are_not_only_pairs_are_left_to_paho() -> None:
+    packed = by_paho([("a", "b")], "text/plain")
+    assert user_pairs(packed[1:]) is None
+    assert user_pairs(by_paho([("a", "b")])[1:-1]) is None
+    assert user_pairs(b"\x26\x00\x01\xff\x00\x00") is None

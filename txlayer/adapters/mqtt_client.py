@@ -14,7 +14,7 @@ from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from txlayer.adapters.mqtt_properties import METADATA_PREFIX, varint
+from txlayer.adapters.mqtt_properties import METADATA_PREFIX, user_pairs, varint
 from txlayer.adapters.mqtt_socket import BufferedSocket, no_delay
 
 
@@ -32,6 +32,11 @@ class PackedProperties(Properties):
         if packed.startswith(METADATA_PREFIX) and len(packed) == start + int.from_bytes(packed[start - 2 : start]):
             return packed[start:]
         return None
+
+    @property
+    def user_pairs(self) -> list[tuple[str, str]] | None:
+        """All properties, if they are user properties."""
+        return user_pairs(self.__dict__["packed"])
 
     def __getattr__(self, name: str) -> Any:
         if "packetType" in self.__dict__:

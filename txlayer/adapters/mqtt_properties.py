@@ -60,12 +60,30 @@ def _pairs(headers: Mapping[str, str]) -> bytes:
 
 
 def _string(text: str) -> bytes:
-    if not isinstance(text, str) or UNFIT.search(text):
+    plain = isinstance(text, str) and text.isascii() and text.isprintable()  # quicker than the pattern
+    if not plain and (not isinstance(text, str) or UNFIT.search(text)):
         raise UsageError("an MQTT header is text without control characters: encode anything else, as base64 say")
     data = text.encode()
     if len(data) > 65_535:
         raise UsageError(f"a header of {len(data)} bytes: at most 65535 in UTF-8")
     return _LENGTH.pack(len(data)) + data
+
+
+def user_pairs(content: bytes) -> list[tuple[str, str]] | None:
+    """The user properties of a PUBLISH that has nothing else; None if it has, or they cannot be read."""
+    pairs: list[tuple[str, str]] = []
+    place, end = 0, len(content)
+    try:
+        while place < end:
+            middle = place + 3 + int.from_bytes(content[place + 1 : place + 3])
+            last = middle + 2 + int.from_bytes(content[middle : middle + 2])
+            if content[place] != _USER_PROPERTY[0] or last > end:
+                return None
+            pairs.append((content[place + 3 : middle].decode(), content[middle + 2 : last].decode()))
+            place = last
+    except UnicodeDecodeError:
+        return None
+    return pairs
 
 
 def varint(number: int) -> bytes:

@@ -145,12 +145,15 @@ class Router:
         text = properties.metadata if isinstance(properties, PackedProperties) else None
         if text is not None:
             return _with_key(Delivery(topic, payload, None, {}, metadata.from_text(text), "", message))
-        pairs: list[tuple[str, str]] | None = getattr(properties, "UserProperty", None)
+        pairs = properties.user_pairs if isinstance(properties, PackedProperties) else None
+        only_pairs = bool(pairs)
+        if not only_pairs:
+            pairs = getattr(properties, "UserProperty", None)
         if not pairs:
             return Delivery(topic, payload, native=message)
         headers = dict(pairs)
         packed = headers.pop(metadata.HEADER, None)
-        content_type = getattr(properties, "ContentType", None)
+        content_type = None if only_pairs else getattr(properties, "ContentType", None)
         if content_type is not None:
             headers["content-type"] = content_type
         key = headers.get("partitionkey")

@@ -26,9 +26,10 @@ def covers(pattern: str, topic: str) -> bool:
 
 @dataclass(slots=True)
 class Directory:
-    """The claims seen so far, by rank."""
+    """The claims seen so far, by rank, and the members of the chain: some are known only by name."""
 
     claims: dict[int, Claimed] = field(default_factory=dict)
+    members: dict[int, str] = field(default_factory=dict)
 
     def see(self, claim: Claimed) -> str | None:
         """Take a claim in. Returns why it is refused, if it is."""
@@ -40,7 +41,13 @@ class Directory:
         if known is not None and claim.incarnation != known.incarnation:
             return f"rank {claim.host}: {claim.name} comes with another log ({claim.incarnation})"
         self.claims[claim.host] = claim
+        self.members[claim.host] = claim.name
         return None
+
+    def learn(self, other: Directory) -> None:
+        """Take in what another has seen."""
+        for claim in other.claims.values():
+            self.see(claim)
 
     def home(self, topic: str) -> Claimed | None:
         """Who owns the topic; None: nobody does."""
@@ -56,15 +63,14 @@ class Directory:
 
     def name_of(self, host: int) -> str | None:
         """How to reach the host of this rank."""
-        claim = self.claims.get(host)
-        return claim.name if claim else None
+        return self.members.get(host)
 
     def neighbours(self, host: int) -> Neighbours:
         """The chain around a host."""
-        ranks = sorted(self.claims)
+        ranks = sorted(self.members)
         lower = next((rank for rank in ranks if rank > host), None)
         upper = next((rank for rank in reversed(ranks) if rank < host), None)
         return Neighbours(
-            None if lower is None else (lower, self.claims[lower].name),
-            None if upper is None else (upper, self.claims[upper].name),
+            None if lower is None else (lower, self.members[lower]),
+            None if upper is None else (upper, self.members[upper]),
         )

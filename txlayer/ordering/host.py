@@ -36,7 +36,7 @@ from txlayer.ordering.messages import (
     Registered,
     Welcome,
 )
-from txlayer.ordering.records import AnyRecord, EpochRecord, SubscriptionRecord, TicketRecord, TopicRecord
+from txlayer.ordering.records import AnyRecord, ChainRecord, EpochRecord, SubscriptionRecord, TicketRecord, TopicRecord
 from txlayer.ordering.registry import Registry
 from txlayer.ordering.searches import Searches
 from txlayer.ordering.ticket_desk import TicketDesk
@@ -55,6 +55,7 @@ class Host:
     def __init__(self, name: str, rank: int, patterns: tuple[str, ...], incarnation: str, config: HostConfig) -> None:
         self.state = HostState(name, rank, config)
         self.patterns = patterns
+        self._largest_batch = config.largest_batch
         self.incarnation = incarnation
         self.desk = TicketDesk(self.state)
         self.registry = Registry(self.state)
@@ -101,10 +102,19 @@ class Host:
         return Claimed(state.rank, state.name, state.epoch, self.incarnation, self.patterns)
 
     def start(
-        self, records: Iterable[AnyRecord], neighbours: Neighbours, now: float, known_epoch: int = 0
+        self,
+        records: Iterable[AnyRecord],
+        neighbours: Neighbours,
+        now: float,
+        known_epoch: int = 0,
+        retired: frozenset[int] = frozenset(),
     ) -> list[Effect]:
-        """Begin a life, from what the log holds. `known_epoch`: the last one that the directory shows of this rank."""
+        """Begin a life, from what the log holds.
+
+        `known_epoch`: the last one that the directory shows of this rank. `retired`: hosts that are gone for good.
+        """
         records = list(records)
+        neighbours = self._remembered(records, neighbours, retired)
         epochs = [record.epoch for record in records if isinstance(record, EpochRecord)]
         self.state.epoch = max([known_epoch, *epochs]) + 1
         self._restore(records, now)
@@ -117,6 +127,17 @@ class Host:
         else:
             self.desk.unsure_until = now + self.state.config.lease
         return effects
+
+    def _remembered(self, records: list[AnyRecord], shown: Neighbours, retired: frozenset[int]) -> Neighbours:
+        """The neighbours among all hosts that were ever heard of: the directory may have lost some."""
+        members = self.directory.members
+        for record in records:
+            if isinstance(record, ChainRecord):
+                members.update({rank: name for rank, name in record.hosts if rank not in members})
+        members.update(neighbour for neighbour in (shown.lower, shown.upper) if neighbour is not None)
+        for rank in retired:
+            members.pop(rank, None)
+        return self.directory.neighbours(self.state.rank)
 
     def _restore(self, records: list[AnyRecord], now: float) -> None:
         state = self.state
@@ -149,7 +170,7 @@ class Host:
         manager = state.topics.get(message.topic)
         if manager is None or manager.refusal is not None or self.behind or self.fenced is not None:
             return self._cannot_create(message, now)
-        if not 1 <= message.count <= state.config.largest_batch or message.low > message.seq:
+        if not 1 <= message.count <= self._largest_batch or message.low > message.seq:
             reason = f"{message.count} numbers from {message.seq} on, released below {message.low}"
             return self.state.refuse(message.publisher, "create", message.topic, reason)
         if manager.stale:
@@ -319,8 +340,7 @@ class Host:
             return fault
         for rank, value in zip(fill.ranks, fill.values, strict=True):
             if host_of(rank) > own and value < self.state.counters.get(rank):
-                known = self.state.counters.get(rank)
-                return f"counter of {rank} went back from {known} to {value} on the chain, in a stamp of {fill.rank} {fill}"
+                return f"counter of {rank} went back to {value} on the chain"
             if host_of(rank) == own and self.state.manager(rank) is None:
                 return f"a stamp names topic {rank}, which does not exist here"
         return None
@@ -395,8 +415,11 @@ class Host:
         if claim.host == state.rank and claim != self.claim() and newer:
             self.fenced = f"host {state.name} of epoch {state.epoch} is fenced by {claim.name}, epoch {claim.epoch}"
             return [Report(self.fenced)]
+        known = self.directory.members.get(claim.host)
         refused = self.directory.see(claim)
         effects: list[Effect] = [] if refused is None else [Report(refused)]
+        if self.directory.members.get(claim.host) != known:
+            effects.append(Persist("chain", ChainRecord(tuple(sorted(self.directory.members.items())))))
         for manager in state.places:
             before, manager.refusal = manager.refusal, self._refusal(manager.name)
             if manager.refusal is not None and before is None:

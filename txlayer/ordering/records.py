@@ -20,6 +20,12 @@ class EpochRecord(_Record, frozen=True):
     epoch: int
 
 
+class ChainRecord(_Record, frozen=True):
+    """The hosts that this one has heard of: two that have forgotten the one between them would link past it."""
+
+    hosts: tuple[tuple[int, str], ...]
+
+
 class TopicRecord(_Record, frozen=True):
     """A topic: its rank, and how far its numbers are reserved. All at or below `closed` are published or void."""
 
@@ -54,7 +60,7 @@ class TicketRecord(_Record, frozen=True):
     values: tuple[int, ...]
 
 
-AnyRecord: TypeAlias = EpochRecord | TopicRecord | SubscriptionRecord | TicketRecord
+AnyRecord: TypeAlias = EpochRecord | ChainRecord | TopicRecord | SubscriptionRecord | TicketRecord
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(AnyRecord).decode

@@ -111,6 +111,6 @@ class Searches:
     def _lost(self, subscriber: str, manager: TopicManager, number: int) -> Effect:
         ticket, epoch = manager.find(number), self.state.epoch
         if ticket is None or ticket.values is None:
-            return Send(subscriber, Void(manager.rank, number, number, epoch, lost=True, doubtful=ticket is None))
+            return Send(subscriber, Void(manager.rank, number, number, epoch, lost=True))
         void = Void(manager.rank, number, number, epoch, True, True, ticket.ranks, ticket.values)
         return Send(subscriber, void)

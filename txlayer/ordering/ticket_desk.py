@@ -21,30 +21,31 @@ from txlayer.ordering.topic_manager import DONE, READY, VOID, Line, Ticket, Topi
 class TicketDesk:
     """Tickets of all topics of a host."""
 
-    __slots__ = ("_leases", "_retained", "state", "unsure_until")
+    __slots__ = ("_durable", "_lease", "_leases", "_retained", "state", "unsure_until")
 
     def __init__(self, state: HostState) -> None:
         self.state = state
+        self._durable = state.config.durable_tickets
+        self._lease = state.config.lease
         self._leases: deque[Ticket] = deque()
         self._retained: deque[Ticket] = deque()
         self.unsure_until: float | None = None
 
     def create(self, message: Create, manager: TopicManager, now: float, effects: list[Effect]) -> Ticket | None:
         """Take a request; returns a new ticket that has its numbers and wants its entries."""
-        line = manager.lines.get(message.publisher)
-        if line is None or message.generation > line.generation:
+        line, generation, seq = manager.lines.get(message.publisher), message.generation, message.seq
+        if line is None or generation > line.generation:
             line = self._start_over(message, manager, line, effects)
-        elif message.generation < line.generation:
+        elif generation < line.generation:
             return None
-        if message.seq != line.expected:
-            if message.seq < line.expected:
+        if seq != line.expected:
+            if seq < line.expected:
                 self._again(message, line, effects)
             return None
-        state, slot = self.state, manager.slot
-        values = state.counters.values
-        first, seq, count = values[slot] + 1, message.seq, message.count
-        ticket = Ticket(manager, line, message.generation, seq, first, count, now + state.config.lease)
-        last = values[slot] = ticket.last
+        slot, count, values = manager.slot, message.count, self.state.counters.values
+        first = values[slot] + 1
+        last = values[slot] = first + count - 1
+        ticket = Ticket(manager, line, generation, seq, first, last, count, now + self._lease)
         if last > manager.reserved:
             self._reserve(manager, last, effects)
         line.expected = seq + count
@@ -82,7 +83,7 @@ class TicketDesk:
         """All entries are there: the publisher may use the numbers."""
         ticket.values = values
         ticket.state = READY
-        if self.state.config.durable_tickets:
+        if self._durable:
             effects.append(self._persist(ticket))
         effects.append(self._answer(ticket))
 
@@ -110,7 +111,7 @@ class TicketDesk:
         if ticket.state != DONE:
             ticket.state = DONE
             manager.rebase(ticket)
-            if self.state.config.durable_tickets:
+            if self._durable:
                 effects.append(self._persist(ticket))
         acknowledged = Acknowledged(manager.name, ticket.seq, ticket.first, self.state.epoch)
         effects.append(Send(message.publisher, acknowledged))
@@ -138,8 +139,8 @@ class TicketDesk:
             if line is None:
                 line = Line(message.publisher, 0, message.seq + message.count)
                 manager.lines[message.publisher] = line
-            until = now + self.state.config.lease
-            ticket = Ticket(manager, line, line.generation, message.seq, message.first, message.count, until)
+            until = now + self._lease
+            ticket = Ticket(manager, line, line.generation, message.seq, message.first, last, message.count, until)
             ticket.state = DONE
             manager.adopt(ticket)
             self._leases.append(ticket)
@@ -154,7 +155,7 @@ class TicketDesk:
         manager = ticket.manager
         manager.voided.add(ticket.first, ticket.last)
         void = Publish(manager.name, Void(manager.rank, ticket.first, ticket.last, self.state.epoch))
-        if not self.state.config.durable_tickets:
+        if not self._durable:
             return [void]
         return [self._persist(ticket), void]
 
@@ -171,8 +172,9 @@ class TicketDesk:
         line = manager.lines.get(record.publisher)
         if line is None:
             line = manager.lines[record.publisher] = Line(record.publisher, record.generation, 0)
-        until = now + self.state.config.lease
-        ticket = Ticket(manager, line, record.generation, record.seq, record.first, record.count, until)
+        until = now + self._lease
+        last = record.first + record.count - 1
+        ticket = Ticket(manager, line, record.generation, record.seq, record.first, last, record.count, until)
         ticket.state, ticket.ranks, ticket.values = record.state, record.ranks, record.values
         if record.generation >= line.generation:
             line.generation = record.generation
@@ -200,7 +202,7 @@ class TicketDesk:
         """Numbers that a restart has skipped: nobody will confirm them any more."""
         self.unsure_until = None
         effects: list[Effect] = []
-        doubtful = not self.state.config.durable_tickets
+        doubtful = not self._durable
         for manager in self.state.places:
             for first, last in manager.unsure.pairs():
                 manager.voided.add(first, last)
@@ -225,7 +227,7 @@ class TicketDesk:
 
     def _retire_topic(self, manager: TopicManager, tickets: list[Ticket]) -> list[Effect]:
         # The topic's record says "all closed up to here" before the records of those tickets go.
-        durable = self.state.config.durable_tickets
+        durable = self._durable
         effects: list[Effect] = [self.state.persist(manager)] if durable else []
         manager.forget(tickets)
         manager.voided.forget_below(tickets[-1].first)

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from itertools import compress
 from operator import ne
 
+from msgspec import Struct
+
 from txlayer.ordering.counters import Counters
 from txlayer.ordering.ranges import Ranges
 from txlayer.ordering.timestamp import WINDOW, Stamp
@@ -22,25 +24,23 @@ from txlayer.ordering.timestamp import WINDOW, Stamp
 OPEN, READY, DONE, VOID = range(4)
 
 
-class Ticket:
-    """Numbers `first` to `last` for the request `seq` of a publisher."""
+class Ticket(Struct, eq=False, gc=False):
+    """Numbers `first` to `last` for the request `seq` of a publisher.
 
-    __slots__ = ("count", "first", "generation", "last", "line", "manager", "ranks", "seq", "state", "until", "values")
+    Many of them wait at a time, so the garbage collector does not visit them: they end when they are forgotten.
+    """
 
-    def __init__(
-        self, manager: TopicManager, line: Line, generation: int, seq: int, first: int, count: int, until: float
-    ) -> None:
-        self.manager = manager
-        self.line = line
-        self.generation = generation
-        self.seq = seq
-        self.first = first
-        self.count = count
-        self.last = first + count - 1
-        self.until = until
-        self.state = OPEN
-        self.ranks: tuple[int, ...] = ()
-        self.values: tuple[int, ...] | None = None
+    manager: TopicManager
+    line: Line
+    generation: int
+    seq: int
+    first: int
+    last: int
+    count: int
+    until: float
+    state: int = OPEN
+    ranks: tuple[int, ...] = ()
+    values: tuple[int, ...] | None = None
 
 
 class Line:
@@ -142,10 +142,8 @@ class TopicManager:
             return Stamp(self.rank, first, epoch, 0, ranks, values)
         if values == self.base_values:
             return Stamp(self.rank, first, epoch, self.base)
-        changed = list(map(ne, values, self.base_values))
-        return Stamp(
-            self.rank, first, epoch, self.base, tuple(compress(ranks, changed)), tuple(compress(values, changed))
-        )
+        changed = [*map(ne, values, self.base_values)]
+        return Stamp(self.rank, first, epoch, self.base, (*compress(ranks, changed),), (*compress(values, changed),))
 
     def usable_base(self, ticket: Ticket) -> bool:
         """The base comes before this number, after the last subscription change, and is published for certain."""

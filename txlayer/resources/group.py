@@ -22,23 +22,36 @@ from txlayer.resources.port import Branch, Resource
 class ResourceGroup:
     """One or more resources behind the port of one.
 
-    Without `savepoints` a failed handler spoils the whole unit, which is then rolled back.
+    Without `savepoints` a failed handler spoils the whole unit, which is then rolled back. `check` is called before
+    any resource is touched. `taking_part` is kept by the caller from one piece of work to the next: of units that are
+    prepared or being committed, who they are made of. After a restart it is found out again.
     """
 
     early = False
 
-    def __init__(self, resources: Sequence[Resource], savepoints: bool = True) -> None:
+    def __init__(
+        self,
+        resources: Sequence[Resource],
+        savepoints: bool = True,
+        check: Callable[[], None] = lambda: None,
+        taking_part: dict[TxId, list[Resource]] | None = None,
+    ) -> None:
         if not resources:
             raise UsageError("a group needs a resource")
-        self._resources = sorted(resources, key=lambda resource: resource.name)
-        names = [resource.name for resource in self._resources]
+        self._all = sorted(resources, key=lambda resource: resource.name)
+        names = [resource.name for resource in self._all]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise UsageError(f"two resources are called {twice!r}: give one of them another name=")
         self.name = "+".join(names)
         self._savepoints = savepoints
-        self._taking_part: dict[TxId, list[Resource]] = {}
-        """Of units that are prepared or being committed: who they are made of. A restart finds out again."""
+        self._check = check
+        self._taking_part = taking_part if taking_part is not None else {}
+
+    @property
+    def _resources(self) -> list[Resource]:
+        self._check()
+        return self._all
 
     def open(self, site: str, incarnation: str) -> None:
         for resource in self._resources:

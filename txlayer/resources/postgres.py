@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ Parameters = Sequence[Any] | Mapping[str, Any] | None
 _MARKER = "txlayer.marker.marker_pkey"
 _SWEPT_AT_ONCE = 64
 _TRIES = 4
+_PAUSE = 0.01
 _ENDINGS = {"COMMIT", "ROLLBACK", "PREPARE TRANSACTION"}
 _NOT_OPEN: dict[int, str] = {
     pq.TransactionStatus.INERROR: "a statement failed and the handler went on: raise, or try it in conn.transaction()",
@@ -306,7 +308,7 @@ class PostgresResource:
     def _let_go(self, unit: _Unit) -> None:
         """Give the connection back clean, or closed."""
         lease, unit.lease = unit.lease, None
-        if lease is None:
+        if lease is None or not self._is_still(lease):
             return
         try:
             if lease.pgconn.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR):
@@ -316,6 +318,16 @@ class PostgresResource:
         except ResourceError:
             lease.pgconn.finish()
         self._source.give(lease)
+
+    def _is_still(self, lease: Lease) -> bool:
+        """Whether nobody is inside the connection. A thread that is must not have it closed under its feet."""
+        deadline = time.monotonic() + self._patience
+        while lease.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
+            if time.monotonic() > deadline:
+                return False
+            lease.cut()
+            time.sleep(_PAUSE)
+        return True
 
     def _say(self, lease: Lease, message: bytes) -> None:
         exchange(lease.pgconn, message, self._within)

@@ -1,17 +1,34 @@
-"""What stands for the resources of a member that has none: its intent in the log, and nothing else."""
+"""What work on a member's resources needs beside them: a stop for who comes too late, and a stand-in for none."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from txlayer.errors import ResourceError
 from txlayer.messages import TxId
 from txlayer.resources.port import Branch
 
 UNDO = "~undo"
 
 
+@dataclass(slots=True)
+class Attempt:
+    """One try at a piece of work. One that was given up must not touch a resource any more."""
+
+    given_up: bool = False
+
+    def check(self) -> None:
+        """Stop a thread that comes back too late."""
+        if self.given_up:
+            raise ResourceError("this attempt was given up: it took too long")
+
+
 class NoBranch:
-    """A member without resources. `state` answers what the asker has to assume of handlers that have run."""
+    """A member without resources: its intent in the log stands for the work of its handlers.
+
+    `state` answers what the asker has to assume of handlers that have run.
+    """
 
     name = ""
     early = False

@@ -10,6 +10,7 @@ from txlayer.effects import Opened, Resolve
 from txlayer.messages import Outcome, TxId
 
 Answer = Opened | Outcome
+REMEMBERED = 4096
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +32,8 @@ class Calls:
     """All calls of one site. The runtime thread answers, application threads ask."""
 
     open: dict[str, Call] = field(default_factory=dict)
+    known: dict[TxId, Outcome] = field(default_factory=dict)
+    """The last outcomes that this site was told: their coordinators may have forgotten them."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _error: Exception | None = None
 
@@ -38,6 +41,15 @@ class Calls:
         """A new call, or the one that has this name."""
         with self._lock:
             return self.open.setdefault(name, Call(name, tx))
+
+    def ask(self, name: str, tx: TxId | None) -> tuple[Call, Future[Answer]]:
+        """A question about a transaction: the answer is there if this site knows it."""
+        known = self.known.get(tx) if tx is not None else None
+        own = self.of(tx) if tx is not None else None
+        call = own or self.add(name, tx)
+        if known is not None:
+            call.outcome = known
+        return call, self.wait(call)
 
     def wait(self, call: Call) -> Future[Answer]:
         """The next answer to this call; at once if it is final already."""
@@ -76,6 +88,7 @@ class Calls:
         call.tx = call.tx or effect.outcome.tx
         if effect.outcome.final:
             call.outcome = effect.outcome
+            self._remember(effect.outcome)
         self._answer(call, effect.outcome)
 
     def fail(self, error: Exception) -> None:
@@ -88,6 +101,13 @@ class Calls:
         for answer in waiting:
             if not answer.done():
                 answer.set_exception(error)
+
+    def _remember(self, outcome: Outcome) -> None:
+        if outcome.tx is None:
+            return
+        self.known.setdefault(outcome.tx, outcome)
+        if len(self.known) > REMEMBERED:
+            del self.known[next(iter(self.known))]
 
     def _answer(self, call: Call, answer: Answer) -> None:
         with self._lock:

@@ -93,15 +93,18 @@ def found(watch: Watch, event_type: str, attributes: Mapping[str, str]) -> list[
     return sorted(entries, key=lambda entry: entry.tx)
 
 
-def advertise(bus: Bus, site: str, event_type: str, parent: str | None) -> None:
-    """Tell every site of a type."""
-    entry = msgspec.msgpack.encode(AdvertisedType(event_type, parent, site))
-    bus.announce(_type_key(site, event_type), entry).wait(10.0)
+def advertise(bus: Bus, site: str, event_type: str, parent: str | None) -> str:
+    """Tell every site of a type; the key of the advertisement."""
+    key = _type_key(site, event_type)
+    bus.announce(key, msgspec.msgpack.encode(AdvertisedType(event_type, parent, site))).wait(10.0)
+    return key
 
 
-def unadvertise(bus: Bus, site: str, event_type: str) -> None:
-    """Take it back."""
-    bus.announce(_type_key(site, event_type), None).wait(10.0)
+def unadvertise(bus: Bus, site: str, event_type: str) -> str:
+    """Take it back; the key of the advertisement."""
+    key = _type_key(site, event_type)
+    bus.announce(key, None).wait(10.0)
+    return key
 
 
 def watch_types(bus: Bus, on_change: Callable[[str, AdvertisedType | None], None]) -> Watch:

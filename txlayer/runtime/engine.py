@@ -103,6 +103,8 @@ class Engine:
         self.closed = False
         self.views: dict[str, SiteView] = {}
         self.resources: ResourceGroup | None = None
+        self._types_watch: Any = None
+        self._open_watch: Any = None
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._since: dict[TxId, float] = {}
@@ -185,8 +187,6 @@ class Engine:
             self.resources.open(settings.name, header.incarnation)
         self.recovery = Recovery(self)
         self.open_transactions = directory.OpenTransactions(self.bus, self.participant.coordinator)
-        self._types_watch: Any = None
-        self._open_watch: Any = None
 
     def _connect(self) -> None:
         self._types_watch = directory.watch_types(self.bus, self._on_type)

@@ -54,6 +54,7 @@ from txlayer.transactions.participant import Participant
 
 _logger = logging.getLogger(__name__)
 _MOST_AT_ONCE = 512
+_FORGET_SECONDS = 0.25
 
 Probe = Callable[[str, object], None]
 """Hears of every step on its way, for tests that end the process exactly there and for tracing; on whatever thread.
@@ -91,13 +92,15 @@ class Loop:
         self._acts: dict[TimerKey, Callable[[], None]] = {}
         self._counter = count()
         self._stopping = False
+        self._forgetting = False
+        self._markers: tuple[TxId, ...] = ()
         self._thread = threading.Thread(target=self._run, name=f"txlayer-site-{wires.site}", daemon=True)
 
     # From any thread
 
     def start(self, markers: tuple[TxId, ...]) -> None:
-        """Take up what the log holds, then go on."""
-        self._inbox.put(lambda: self._recover(markers))
+        """Take up what the log holds; only then anything that has arrived meanwhile."""
+        self._markers = markers
         self._thread.start()
 
     def post(self, item: object) -> None:
@@ -125,16 +128,18 @@ class Loop:
         return cancel
 
     def _stop(self) -> None:
+        self._forget()
         self._stopping = True
 
-    def _recover(self, markers: tuple[TxId, ...]) -> None:
+    def _recover(self) -> None:
         records, self.log.records = self.log.records, {}
         self._admit(self.participant.recover(records.values()))
-        self._step(MarkersFound(markers))
+        self._step(MarkersFound(self._markers))
         self._watch_room()
 
     def _run(self) -> None:
         try:
+            self._recover()
             while not self._stopping:
                 self._turn()
         except Exception as exc:
@@ -156,12 +161,21 @@ class Loop:
         if self.wires.presence is not None and self.wires.presence.lost:
             raise NameTaken(f"a later life of {self.wires.site!r} has taken the name over; this one stops")
         self._settle()
-        while self._ahead.dirty():
+        while self._ahead.urgent:
             self._sync()
             self._settle()
+        if self._ahead.dirty() and not self._forgetting:
+            self._forgetting = True
+            self.later(_FORGET_SECONDS, self._forget)
         for delivery in self._unacknowledged:
             delivery.ack()
         self._unacknowledged.clear()
+
+    def _forget(self) -> None:
+        """Records that were dropped since the last sync leave the disk, if no other sync has taken them along."""
+        self._forgetting = False
+        if self._ahead.dirty():
+            self._sync()
 
     def _take_all(self) -> None:
         try:

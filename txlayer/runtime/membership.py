@@ -21,7 +21,7 @@ from txlayer.messages import Numbered, Scope, Terms, TxId, TxType
 from txlayer.participant import Answer, Event, Participant, Subscriber
 from txlayer.payloads import CONTENT_TYPE, Payloads
 from txlayer.resources.port import Resource
-from txlayer.runtime.unit_work import HandlerFailed, UnitWork, undo_of
+from txlayer.runtime.unit_work import HandlerFailed, undo_of
 
 _logger = logging.getLogger(__name__)
 _STRENGTH = {Scope.NONE: 0, Scope.NON_TRANSACTIONAL: 1, Scope.LOCAL: 2, Scope.FOLLOWER: 3, Scope.DISTRIBUTED: 4}
@@ -90,8 +90,12 @@ class Membership:
     participants: list[Participant] = field(default_factory=list)
     listeners: list[Participant] = field(default_factory=list)
     since: float = field(default_factory=time.monotonic)
-    unit: UnitWork | None = None
-    """What performs its work on its resources."""
+    consented: bool = False
+    """The application was asked for its last word."""
+    taking_part: dict[TxId, list[Resource]] = field(default_factory=dict)
+    """Which of its resources its units are made of, once they are prepared."""
+    unanswered: dict[TxId, None] = field(default_factory=dict)
+    """Commits that were sent and may have happened."""
     lost: bool = False
     """A handler did not come back in time: whatever it still tries is refused."""
 
@@ -103,7 +107,10 @@ class Membership:
 
     def _check(self, resource: Resource) -> None:
         if not any(resource is known for subscriber in self.subscribers for known in subscriber.resources):
-            raise UsageError("this resource is not the subscriber's: give it by resources=[...]")
+            raise UsageError(
+                "this resource takes no part in the transaction here: give it by resources=[...] to a subscriber "
+                "that is local, follows or is distributed"
+            )
 
     def abort(self, reason: str = "") -> None:
         """Give the transaction up as a member."""
@@ -119,8 +126,8 @@ class Membership:
         return _distinct(self.subscribers)
 
     def quiet(self) -> bool:
-        """Whether finishing runs neither application code nor a resource."""
-        return all(s.quiet and not s.resources for s in self.subscribers)
+        """Whether finishing runs no application code."""
+        return all(s.quiet for s in self.subscribers)
 
     def asks(self) -> bool:
         """Whether the application wants to choose its scope itself."""
@@ -140,8 +147,7 @@ class Membership:
         self.listeners = [p for s, _, p in chosen if s is Scope.NON_TRANSACTIONAL]
         taking = [(s, p) for wanted, s, p in chosen if _STRENGTH[wanted] > 1]
         self.participants = [p for _, p in taking]
-        if scope is not Scope.NON_TRANSACTIONAL:
-            self.subscribers = [s for s, _ in taking]
+        self.subscribers = [s for s, _ in taking]
         return self._choice(scope, attributes)
 
     def _choice(self, scope: Scope, attributes: Mapping[str, str]) -> ScopeChosen:

@@ -66,11 +66,11 @@ def marked_transactions(resource: Resource) -> tuple[TxId, ...]:
 class UnitWork:
     """The work of one site. Calls for one transaction must not overlap."""
 
-    def __init__(self, resource: Resource, handlers: Handlers) -> None:
-        self.resource = resource
+    def __init__(self, resource: Resource, handlers: Handlers, unanswered: dict[TxId, None] | None = None) -> None:
+        self._resource = resource
         self._handlers = handlers
-        self._unanswered: dict[TxId, None] = {}
-        """Commits that were sent and may have happened."""
+        self._unanswered = unanswered if unanswered is not None else {}
+        """Commits that were sent and may have happened; kept by the caller from one piece of work to the next."""
 
     def perform(self, work: Work) -> Input | None:
         """Do it and say how it went."""
@@ -78,82 +78,82 @@ class UnitWork:
             case RunHandler():
                 return self._run_handler(work)
             case PrepareUnit():
-                reason = self._attempt(lambda: self.resource.prepare(work.tx))
+                reason = self._attempt(lambda: self._resource.prepare(work.tx))
                 return UnitPrepared(work.tx, not reason, reason)
             case CommitUnit():
                 reason = self._attempt(lambda: self._commit(work))
                 return UnitCommitted(work.tx, not reason, reason)
             case FinishUnit():
-                finish = self.resource.commit_prepared if work.commit else self.resource.roll_back
+                finish = self._resource.commit_prepared if work.commit else self._resource.roll_back
                 finish(work.tx)
                 return UnitFinished(work.tx)
             case InspectUnit():
-                return UnitInspected(work.tx, self.resource.settle(work.tx))
+                return UnitInspected(work.tx, self._resource.settle(work.tx))
             case Compensate():
                 return self._compensate(work)
             case ApplyWhole():
                 reason = self._attempt(lambda: self._apply(work.tx, work.events))
                 return WholeApplied(work.tx, not reason, reason)
             case ForgetMarker():
-                self.resource.forget(work.tx)
-                self.resource.forget(undo_of(work.tx))
+                self._resource.forget(work.tx)
+                self._resource.forget(undo_of(work.tx))
                 return None
 
     def _run_handler(self, work: RunHandler) -> Input:
         try:
-            self.resource.savepoint(work.tx)
-            self._handlers.handle(work.tx, work.event, self.resource.work(work.tx))
+            self._resource.savepoint(work.tx)
+            self._handlers.handle(work.tx, work.event, self._resource.work(work.tx))
         except (HandlerFailed, ResourceError) as exc:
-            self.resource.undo_to_savepoint(work.tx)
+            self._resource.undo_to_savepoint(work.tx)
             return HandlerDone(work.tx, work.event.number, False, str(exc))
         return HandlerDone(work.tx, work.event.number, True)
 
     def _commit(self, work: CommitUnit) -> None:
         if work.tx not in self._unanswered:
             try:
-                self.resource.commit(work.tx, _encode(work.events) if work.undoable else b"")
+                self._resource.commit(work.tx, _encode(work.events) if work.undoable else b"")
                 return
             except ResourceUnavailable:
                 self._unanswered[work.tx] = None
-        committed = self.resource.settle(work.tx) == "committed"
+        committed = self._resource.settle(work.tx) == "committed"
         del self._unanswered[work.tx]
         if not committed:
             raise ResourceError("the connection broke before the work was committed")
 
     def _compensate(self, work: Compensate) -> Input:
-        if self.resource.settle(work.tx) != "committed":
-            self.resource.roll_back(work.tx)
+        if self._resource.settle(work.tx) != "committed":
+            self._resource.roll_back(work.tx)
             return CompensationDone(work.tx, True)
         undo = undo_of(work.tx)
         if self._was_committed(undo):
             return CompensationDone(work.tx, True)
         reason = self._attempt(lambda: self._undo(work.tx, undo, work.events))
         if reason:
-            self.resource.roll_back(undo)
+            self._resource.roll_back(undo)
         return CompensationDone(work.tx, not reason, reason)
 
     def _undo(self, tx: TxId, undo: TxId, events: Iterable[Numbered]) -> None:
         for event in events:
-            self._handlers.compensate(tx, event, self.resource.work(undo))
-        self.resource.commit(undo)
+            self._handlers.compensate(tx, event, self._resource.work(undo))
+        self._resource.commit(undo)
 
     def _apply(self, tx: TxId, events: Iterable[Numbered]) -> None:
         if self._was_committed(tx):
             return
         try:
             for event in events:
-                self._handlers.handle(tx, event, self.resource.work(tx))
-            self.resource.commit(tx)
+                self._handlers.handle(tx, event, self._resource.work(tx))
+            self._resource.commit(tx)
         except (HandlerFailed, ResourceError):
-            self.resource.roll_back(tx)
+            self._resource.roll_back(tx)
             raise
 
     def _was_committed(self, tx: TxId) -> bool:
         """Whether an earlier attempt has done it, then to the end; otherwise nothing of it is left."""
-        if self.resource.state(tx) == "committed":
-            self.resource.commit_prepared(tx)
+        if self._resource.state(tx) == "committed":
+            self._resource.commit_prepared(tx)
             return True
-        self.resource.roll_back(tx)
+        self._resource.roll_back(tx)
         return False
 
     def _attempt(self, act: Any) -> str:

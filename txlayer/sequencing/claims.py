@@ -23,7 +23,10 @@ CHAIN = "seq"
 
 
 class Claim(Struct, frozen=True):
-    """A latest value. `address`: a socket of the host, empty where the bus is the only way to it."""
+    """A latest value. `address`: a socket of the host, empty where the bus is the only way to it.
+
+    `retired`: nobody holds the rank, and nobody waits for who did.
+    """
 
     host: int
     name: str
@@ -31,6 +34,7 @@ class Claim(Struct, frozen=True):
     incarnation: str
     patterns: tuple[str, ...]
     address: str = ""
+    retired: bool = False
 
     def event(self) -> Claimed:
         """For the roles."""
@@ -55,9 +59,9 @@ def announce(bus: Bus, chain: str, claim: Claim) -> Receipt:
     return bus.announce(f"{KIND}/{chain}/{claim.host}", msgspec.json.encode(claim))
 
 
-def withdraw(bus: Bus, chain: str, rank: int) -> Receipt:
-    """Take the last word on a rank away."""
-    return bus.announce(f"{KIND}/{chain}/{rank}", None)
+def retire(bus: Bus, chain: str, rank: int) -> Receipt:
+    """Give a rank up; hosts and clients that run notice it at their next start."""
+    return announce(bus, chain, Claim(rank, "", 0, "", (), retired=True))
 
 
 def watch(bus: Bus, chain: str, found: Found) -> Watch:

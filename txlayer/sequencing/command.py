@@ -39,7 +39,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     serve.add_argument("--listen", metavar="URL", help="also take clients at tcp://address:port")
     serve.add_argument("--lease", type=float, default=HostConfig().lease, help="seconds until a number is void")
     serve.set_defaults(command=_serve)
-    retire = actions.add_parser("retire", help="remove the claim of a host that is gone for good, log and all")
+    retire = actions.add_parser("retire", help="give up the rank of a host that is gone for good, log and all")
     retire.add_argument("--rank", type=int, required=True)
     retire.add_argument("--bus", required=True, help=_BUS_HELP)
     retire.set_defaults(command=_retire)
@@ -98,6 +98,6 @@ def _run(
 def _retire(args: argparse.Namespace, console: Console) -> int:
     url, chain = claims.split_chain(args.bus)
     with connect(url) as bus:
-        claims.withdraw(bus, chain, args.rank).wait(_WAIT)
+        claims.retire(bus, chain, args.rank).wait(_WAIT)
     console.print(f"rank {args.rank} of chain {chain} is free")
     return 0

@@ -69,6 +69,7 @@ class Sequencer:
         self._log: HostLog = open_host_log(disk, name, rank, os.urandom(8).hex())
         self._host = Host(name, rank, tuple(patterns), self._log.header.incarnation, config or HostConfig())
         self._neighbours = fx.Neighbours(None, None)
+        """As the role was told last."""
         exchange.listen(name, self._queue.put)
         self._claims: dict[int, Claim] = {}
         self._remind_at = _REMIND
@@ -96,11 +97,15 @@ class Sequencer:
 
     def _found(self, claim: Claim) -> None:
         self._claims[claim.host] = claim
+        if claim.retired:
+            return
         if self._know is not None:
             self._know(claim)
         self._queue.put([claim.event()])
 
     def _begin(self, found: list[Claim], fresh: bool) -> None:
+        retired = frozenset(claim.host for claim in found if claim.retired)
+        found = [claim for claim in found if not claim.retired]
         held = next((claim for claim in found if claim.host == self.rank), None)
         if held is not None and not fresh and held.incarnation != self._log.header.incarnation:
             self._disk.close()
@@ -112,10 +117,10 @@ class Sequencer:
         for claim in found:
             if claim.host != self.rank:
                 self._host.directory.see(claim.event())
+        shown = self._host.directory.neighbours(self.rank)
+        known_epoch = held.epoch if held else 0
+        effects = self._host.start(self._log.records.values(), shown, self._clock.now(), known_epoch, retired)
         self._neighbours = self._host.directory.neighbours(self.rank)
-        effects = self._host.start(
-            self._log.records.values(), self._neighbours, self._clock.now(), held.epoch if held else 0
-        )
         self._perform(effects)
         claims.announce(self._bus, self._chain, self.claim).wait(_STARTED)
 

@@ -147,7 +147,9 @@ class Publisher:
         return [*stop, Resolve(self.call, outcome)]
 
     def on_refused(self, refused: m.Refused) -> list[Effect]:
-        """The coordinator will not do it."""
+        """The coordinator will not do it. A question is never refused: that answers something said before."""
+        if self.ending == "ask":
+            return []
         return self.on_outcome(Outcome(refused.tx, self.call, Status.REFUSED, reason=refused.reason))
 
     def on_votes_missing(self, missing: m.VotesMissing) -> list[Effect]:

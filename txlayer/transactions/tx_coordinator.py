@@ -100,6 +100,8 @@ class TxCoordinator(Voting):
     def on_submit(self, submit: m.Submit) -> list[Effect]:
         """A publisher's event: number it and pass it on."""
         publisher = submit.publisher
+        if self.restarted:  # which events are in is forgotten: only who called knows that its own were all in
+            return [Send(publisher, self.outcome)] if self.outcome is not None and publisher in self.callers else []
         if not self.events.may_publish(publisher):
             return [Send(publisher, m.Refused(self.key, self.tx, f"{publisher} may not publish in this transaction"))]
         if submit.number <= self.events.upto(publisher):
@@ -119,6 +121,8 @@ class TxCoordinator(Voting):
 
     def on_commit_request(self, request: m.CommitRequest) -> list[Effect]:
         """A publisher commits: as soon as all its events are in."""
+        if self.restarted:
+            return [Send(request.publisher, self.outcome)] if self.outcome is not None else []
         if not self.events.may_end(request.publisher):
             reason = f"{request.publisher} may not commit this transaction"
             return [Send(request.publisher, m.Refused(self.key, self.tx, reason))]
@@ -130,6 +134,8 @@ class TxCoordinator(Voting):
 
     def on_abort(self, abort: m.Abort) -> list[Effect]:
         """A publisher aborts: every scope before its commit call, the distributed one after it."""
+        if self.restarted:
+            return [Send(abort.publisher, self.outcome)] if self.outcome is not None else []
         if not self.events.may_end(abort.publisher):
             reason = f"{abort.publisher} may not abort this transaction"
             return [Send(abort.publisher, m.Refused(self.key, self.tx, reason))]

@@ -259,6 +259,10 @@ def _rank_not_durable(original: Any) -> Any:
     return new_topic
 
 
+def _chain_forgotten(original: Any) -> Any:
+    return lambda self, records, shown, retired: shown
+
+
 def _serves_at_once(original: Any) -> Any:
     def start(self: Host, records: Any, neighbours: Any, now: float) -> Any:
         effects = original(self, records, neighbours, now)
@@ -366,6 +370,7 @@ MUTANTS: dict[str, Mutant] = {
         Host, "_on_welcome", _nothing_heard_of_welcome, ("restarts", "lost-tail")
     ),
     "a restarted host serves at once": Mutant(Host, "start", _serves_at_once, ("restarts",)),
+    "a restarted host forgets the chain": Mutant(Host, "_remembered", _chain_forgotten, ("forgetful-directory",)),
     "links take frames out of turn": Mutant(DownLink, "takes", _link_reorders, ("chain-loss", "storm")),
     "lost events are not asked for": Mutant(Subscriber, "_ask_for", _never_asks, ("lost-events",)),
     "nobody declares what is lost": Mutant(Searches, "_declare", lambda original: _nothing_declared, ("lost-events",)),

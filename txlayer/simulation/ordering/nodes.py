@@ -95,6 +95,14 @@ class HostNode(Node):
     queue: deque[Effect] = field(default_factory=deque)
     syncing: bool = False
 
+    def step(self, event: object) -> None:
+        """A new claim may change the neighbours."""
+        before = self.host.directory.neighbours(self.host.state.rank)
+        Node.step(self, event)
+        after = self.host.directory.neighbours(self.host.state.rank)
+        if after != before and self.alive and not self.frozen:
+            Node.step(self, after)
+
     @property
     def host(self) -> Host:
         """The role."""

@@ -39,6 +39,7 @@ class Plan:
     subscriber_crashes: int = 0
     silences: int = 0
     zombies: int = 0
+    forgetful: bool = False
     new_topics: int = 0
     forged: float = 0.0
     mode: Mode = Mode.TOTAL
@@ -75,6 +76,7 @@ SCENARIOS = (
     "expiry",
     "fencing",
     "forged",
+    "forgetful-directory",
 )
 
 
@@ -238,6 +240,12 @@ def _forged(plan: Plan, rng: Random) -> None:
     plan.forged, plan.changes = 0.1 + 0.2 * rng.random(), rng.choice((0, 3))
 
 
+def _forgetful_directory(plan: Plan, rng: Random) -> None:
+    """Several hosts restart at once beside a directory that has lost some of them for a while."""
+    _restarts(plan, rng)
+    plan.hosts, plan.forgetful, plan.host_crashes = rng.randint(3, 4), True, rng.randint(1, 3)
+
+
 _SHAPES = {
     "static": _static,
     "chain": _chain,
@@ -265,4 +273,5 @@ _SHAPES = {
     "expiry": _expiry,
     "fencing": _fencing,
     "forged": _forged,
+    "forgetful-directory": _forgetful_directory,
 }

@@ -105,18 +105,28 @@ class World:
         )
         disk.holder = node
         self.nodes[name] = node
-        for claim in list(self.directory.claims.values()):
-            if claim.host != number:
-                host.directory.see(claim)
-        lower = (number + 1, f"h{number + 1}") if number + 1 < self.plan.hosts else None
-        upper = (number - 1, f"h{number - 1}") if number else None
-        node.take(host.start(disk.records(), fx.Neighbours(lower, upper), self.clock.now))
+        node.take(host.start(disk.records(), self._shown(node, number), self.clock.now))
         node.plan()
         claim = host.claim()
         self.directory.see(claim)
         for other in list(self.nodes.values()):
             if other is not node:
                 self.clock.after(0.02 * self.rng.random(), partial(other.step, claim))
+
+    def _shown(self, node: HostNode, number: int) -> fx.Neighbours:
+        """What the directory shows a host that starts; the rest comes later."""
+        others = [claim for claim in self.directory.claims.values() if claim.host != number]
+        late = [claim for claim in others if self.plan.forgetful and node.disk.rows and self.rng.random() < 0.6]
+        for claim in others:
+            if claim not in late:
+                node.host.directory.see(claim)
+        for claim in late:
+            self._at(0.1 + 0.5 * self.rng.random(), node.step, claim)
+        if late:
+            return node.host.directory.neighbours(number)
+        lower = (number + 1, f"h{number + 1}") if number + 1 < self.plan.hosts else None
+        upper = (number - 1, f"h{number - 1}") if number else None
+        return fx.Neighbours(lower, upper)
 
     def _start_publisher(self, base: str) -> None:
         self._lives += 1
@@ -125,7 +135,7 @@ class World:
             guard=GUARD, repeat=0.1, batch=self.plan.batch, window=3, retention=30.0, causal=self.plan.causal
         )
         publisher = Publisher(name, config)
-        publisher.directory.claims.update(self.directory.claims)
+        publisher.directory.learn(self.directory)
         node = Node(name, publisher, self.clock, self._perform, self._trace)
         self.nodes[base] = node
         self.nodes[name] = node
@@ -137,7 +147,7 @@ class World:
             time_to_live=0.2,
         )  # fmt: skip
         subscriber = Subscriber(name, config)
-        subscriber.directory.claims.update(self.directory.claims)
+        subscriber.directory.learn(self.directory)
         node = self.nodes[name] = Node(name, subscriber, self.clock, self._perform, self._trace)
         return node
 
@@ -235,13 +245,15 @@ class World:
         self._start_publisher(base)
 
     def _crash_host(self) -> None:
-        number = self.rng.randrange(self.plan.hosts)
-        node = self.nodes[f"h{number}"]
-        if not self.faulty or not node.alive:
-            return
-        self.history.faults["S1" if self.plan.durable_tickets else "S4"] += 1
-        node.alive = False
-        self._at(0.01 + 0.3 * self.rng.random(), self._start_host, number)
+        numbers = [self.rng.randrange(self.plan.hosts)]
+        if self.plan.forgetful:
+            numbers = [number for number in range(self.plan.hosts) if self.rng.random() < 0.6]
+        for number in numbers:
+            node = self.nodes[f"h{number}"]
+            if self.faulty and node.alive:
+                self.history.faults["S1" if self.plan.durable_tickets else "S4"] += 1
+                node.alive = False
+                self._at(0.01 + 0.3 * self.rng.random(), self._start_host, number)
 
     def _usurp(self) -> None:
         number = self.rng.randrange(self.plan.hosts)
