@@ -27,7 +27,7 @@ def write(study: dict[str, Any], folder: Path) -> list[Path]:
         _lines(images / "ordering-07.png", "mean size of stamps", _sizes(study, "mean"), "subscribed topics (k)", [
             (100, 17, "0.901"), (100, 46, "0.349"),
         ]),
-        _lines(images / "ordering-08.png", "deviation of the size", _sizes(study, "deviation"), "subscribed topics (k)"),
+        _lines(images / "ordering-08.png", "deviation of size", _sizes(study, "deviation"), "subscribed topics (k)"),
         _lines(images / "ordering-09.png", "mean latency (ms)", _series(by_rate, "latency_ms"), rate),
         _lines(images / "ordering-10.png", "stamps per second", _series(by_rate, "throughput"), rate, [
             (5000, 4000, "0.901"),
@@ -79,7 +79,8 @@ def _lines(
     def draw(axes: Any) -> None:
         for (shape, groups), points in series.items():
             xs, ys = zip(*points, strict=True)
-            axes.plot(xs, ys, _LINES[groups], color=_COLOURS[shape], marker=".", label=f"shape {shape}, {groups} groups")
+            style, label_of = _LINES[groups], f"shape {shape}, {groups} groups"
+            axes.plot(xs, ys, style, color=_COLOURS[shape], marker=".", label=label_of)
         for x, y, shape in reported or []:
             axes.plot([x], [y], "x", color=_COLOURS[shape], markersize=10, label=f"reported, shape {shape}")
         axes.set(title=title, xlabel=label, ylim=(0, None))
@@ -141,7 +142,7 @@ def _table(study: dict[str, Any]) -> str:
     one = study["one_sequencer"]
     lines += [
         "",
-        f"Against one sequencer for everything, {one['service_us']} µs for a message, {one['offered']} requests/s offered:",
+        f"Against one sequencer for all, {one['service_us']} µs for a message, {one['offered']} requests/s offered:",
         "",
         "| topics | hosts | stamps per second | latency (ms) |",
         "| --- | --- | --- | --- |",
