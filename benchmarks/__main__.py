@@ -6,7 +6,7 @@ import argparse
 import importlib
 import sys
 
-NAMES = ("passthrough", "core", "ordering")
+NAMES = ("passthrough", "core", "ordering", "transactions", "xa")
 
 
 def main() -> int:

@@ -14,17 +14,20 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-from txlayer.effects import BeginCall
+from benchmarks.core_bus import BusHub
+from txlayer.effects import BeginCall, PresenceChanged
 from txlayer.errors import MissingExtra
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.port import Disk
 from txlayer.logs.sqlite import SqliteDisk
-from txlayer.messages import Conditions, Item, Limit, Outcome, Scope, Status, Terms
+from txlayer.messages import Conditions, Item, Join, Limit, Outcome, Scope, Status, Terms
 from txlayer.security import BrokerSeal, Seal, SecretSeal, SignedSeal
 from txlayer.simulation.direct import Hub
+from txlayer.tokens import Keyring
 
 MEMBERS = ("m0", "m1", "m2")
 ONE_SHOT = Terms("orders", limit=Limit.DISTRIBUTED, one_shot=True, require=Conditions(only=MEMBERS))
+OPEN = Terms("orders", limit=Limit.DISTRIBUTED)
 ITEM = (Item("orders", b"x" * 200),)
 Seals = Callable[[str], Seal]
 
@@ -41,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     result: dict[str, object] = {"machine": sys.platform, "python": sys.version.split()[0]}
     result.update(roles_alone(args.transactions))
     result.update(one_shot_sqlite(args.transactions))
+    result.update(one_shot_on_the_bus(args.transactions))
     result.update(security_levels(max(args.transactions // 4, 50)))
     result.update(open_at_once(args.open))
     if args.json:
@@ -51,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def hub(disk: Callable[[str], Disk], seals: Seals) -> Hub:
+def hub(disk: Callable[[str], Disk], seals: Seals, made: Hub | None = None) -> Hub:
     """A publisher that coordinates, and three members."""
-    made = Hub()
+    made = made if made is not None else Hub()
     made.add("p", disk("p"), seals("p"), Scope.NONE)
     for name in MEMBERS:
         made.add(name, disk(name), seals(name), Scope.DISTRIBUTED, identity=True)
@@ -110,6 +114,24 @@ def one_shot_sqlite(transactions: int) -> dict[str, object]:
     return result
 
 
+def one_shot_on_the_bus(transactions: int) -> dict[str, object]:
+    """The same with every frame through the memory bus: publish, subscription, handler thread."""
+    bus = BusHub()
+    with tempfile.TemporaryDirectory() as folder:
+        made = hub(lambda name: SqliteDisk(Path(folder) / f"{name}.log"), lambda _: BrokerSeal(), bus)
+        drive(made, 200, 32)
+        started = time.process_time()
+        seconds = drive(made, transactions, 64)
+        cpu = time.process_time() - started
+        for site in made.sites.values():
+            site.ahead.log.close()
+    bus.close()
+    return {
+        "one_shot_per_second_sqlite_memory_bus_64_at_once": round(transactions / seconds),
+        "cpu_us_per_transaction_sqlite_memory_bus": round(cpu / transactions * 1e6),
+    }
+
+
 def security_levels(transactions: int) -> dict[str, object]:
     """Microseconds of CPU for a transaction of three members at each level."""
     result: dict[str, object] = {}
@@ -123,30 +145,53 @@ def security_levels(transactions: int) -> dict[str, object]:
 
 
 def open_at_once(transactions: int) -> dict[str, object]:
-    """Bytes of a transaction that is open at its coordinator, and whether steps slow down with their number."""
-    made = hub(lambda _: MemoryDisk(), lambda _: BrokerSeal())
-    terms = Terms("orders", limit=Limit.DISTRIBUTED)
+    """Bytes of an open transaction at its coordinator and at a member; whether steps slow down with their number."""
+    coordinator = Hub()
+    coordinator.add("p", MemoryDisk(), BrokerSeal(), Scope.NONE)
+    for name in MEMBERS:
+        coordinator.sites["p"].take(PresenceChanged(name, 1, True, ("orders",)))
+    alone, slowdown = _bytes_each(transactions, lambda number: _open_alone(coordinator, number))
+    both = hub(lambda _: MemoryDisk(), lambda _: BrokerSeal())
+    whole, slowdown_of_all = _bytes_each(transactions, lambda number: _open_all(both, number))
+    assert len(coordinator.sites["p"].participant.coordinator.transactions) == transactions
+    return {
+        "open_transactions": transactions,
+        "bytes_per_open_transaction_coordinator": alone,
+        "bytes_per_open_transaction_member": round((whole - alone) / len(MEMBERS)),
+        "slowdown_last_quarter_to_first_coordinator": slowdown,
+        "slowdown_last_quarter_to_first_all_sites": slowdown_of_all,
+    }
+
+
+def _bytes_each(transactions: int, open_one: Callable[[int], None]) -> tuple[int, float]:
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     times = []
-    for part in range(4):
-        started = time.perf_counter()
-        for number in range(transactions // 4):
-            made.queue.append(("p", BeginCall(f"open{part}/{number}", terms, "p"), b""))
-            if number % 64 == 63:
-                made.run()
-        made.run()
-        times.append(time.perf_counter() - started)
+    for quarter in range(4):
+        started = time.process_time()
+        for number in range(quarter * transactions // 4, (quarter + 1) * transactions // 4):
+            open_one(number)
+        times.append(time.process_time() - started)
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    coordinated = len(made.sites["p"].participant.coordinator.transactions)
-    taken_part = sum(len(t) for s in made.sites.values() for t in s.participant.subscriber.members.values())
-    return {
-        "open_transactions": coordinated,
-        "bytes_per_open_transaction_all_four_sites": round((after - before) / transactions),
-        "bytes_per_role": round((after - before) / (coordinated + taken_part)),
-        "slowdown_last_quarter_to_first": round(times[-1] / times[0], 2),
-    }
+    return round((after - before) / transactions), round(times[-1] / times[0], 2)
+
+
+def _open_alone(made: Hub, number: int) -> None:
+    """A coordinator whose three members answer by hand."""
+    site = made.sites["p"]
+    made.queue.append(("p", BeginCall(f"open{number}", OPEN, "p"), b""))
+    made.run()
+    tx = next(reversed(site.participant.coordinator.transactions))
+    hashes = site.participant.seat.keyring.hashes(tx)
+    for name in MEMBERS:
+        made.send("p", site.seal.close(Join(tx, Keyring(name.encode() * 8).pseudonym(tx), hashes, name)))
+    made.run()
+
+
+def _open_all(made: Hub, number: int) -> None:
+    made.queue.append(("p", BeginCall(f"open{number}", OPEN, "p"), b""))
+    made.run()
 
 
 def _secret(_name: str) -> Seal:

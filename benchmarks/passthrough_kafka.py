@@ -19,13 +19,14 @@ def measure(url: str, events: int, repetitions: int) -> dict[str, Any]:
     return through_txlayer.measure(_raw_publish, _raw_subscribe, url, events, repetitions)
 
 
-def _servers(url: str) -> str:
+def bootstrap(url: str) -> str:
+    """The servers of a Kafka URL."""
     return url.removeprefix("kafka://").partition("?")[0]
 
 
 def _raw_publish(url: str, topic: str, events: int, pause: float) -> None:
     """As a careful user writes it: idempotent, every acknowledgement counted, a bounded buffer."""
-    producer = Producer({"bootstrap.servers": _servers(url), "enable.idempotence": True, "linger.ms": 1})
+    producer = Producer({"bootstrap.servers": bootstrap(url), "enable.idempotence": True, "linger.ms": 1})
     producer.produce(WARM, b"")
     producer.flush(SECONDS)
     acknowledged = 0
@@ -53,13 +54,13 @@ def _raw_publish(url: str, topic: str, events: int, pause: float) -> None:
 
 def _raw_subscribe(url: str, topic: str, ready: Callable[[], None], seen: Callable[[bytes], bool]) -> None:
     """In batches, from the end of the log at the start."""
-    admin = AdminClient({"bootstrap.servers": _servers(url)})
+    admin = AdminClient({"bootstrap.servers": bootstrap(url)})
     created = admin.create_topics([NewTopic(topic, 1), NewTopic(WARM, 1)])
     created[topic].result(SECONDS)
     created[WARM].exception(SECONDS)  # there already
     consumer = Consumer(
         {
-            "bootstrap.servers": _servers(url),
+            "bootstrap.servers": bootstrap(url),
             "group.id": topic,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",

@@ -22,7 +22,8 @@ def measure(url: str, events: int, repetitions: int) -> dict[str, Any]:
     return through_txlayer.measure(_raw_publish, _raw_subscribe, url, events, repetitions)
 
 
-def _raw_client(url: str) -> Client:
+def raw_client(url: str) -> Client:
+    """As a careful user sets it up: a window, no delay."""
     client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
     client.max_inflight_messages_set(100)
     client.on_socket_open = _no_delay
@@ -37,7 +38,7 @@ def _no_delay(_: Client, __: object, sock: Any) -> None:
 
 def _raw_publish(url: str, topic: str, events: int, pause: float) -> None:
     """As a careful user writes it: every acknowledgement counted, a bounded number outstanding."""
-    client = _raw_client(url)
+    client = raw_client(url)
     room, acknowledged, all_acknowledged = threading.Semaphore(_OUTSTANDING), [0], threading.Event()
 
     def on_publish(*_: object) -> None:
@@ -59,7 +60,7 @@ def _raw_publish(url: str, topic: str, events: int, pause: float) -> None:
 
 
 def _raw_subscribe(url: str, topic: str, ready: Any, seen: Any) -> None:
-    client = _raw_client(url)
+    client = raw_client(url)
     client.on_subscribe = lambda *_: ready()
 
     def on_message(_: Client, __: object, message: Any) -> None:

@@ -36,7 +36,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     """The compact metadata, as they came."""
     _cloud_prefix: str = ""
     native: object = None
-    """The driver's own message."""
+    """The driver's own message on MQTT; (topic, partition) on Kafka, where `token` is the offset."""
     redelivered: bool = False
     """This subscription has been given the same event before."""
     out_of_order: bool = False

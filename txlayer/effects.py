@@ -22,7 +22,7 @@ from txlayer.messages import (
     Terms,
     TxId,
 )
-from txlayer.records import AnyRecord
+from txlayer.records import AnyRecord, Settlement
 
 Role: TypeAlias = tuple[str, object]
 TimerKey: TypeAlias = tuple[str, object, str]
@@ -131,11 +131,12 @@ class PrepareUnit:
 class CommitUnit:
     """Commit an open unit in one phase, with a marker in the same transaction; answered by `UnitCommitted`.
 
-    With `undoable` the undo record is part of it. A unit whose marker exists was committed before.
+    With `undoable` the undo record, the events, is part of it. A unit whose marker exists was committed before.
     """
 
     tx: TxId
     undoable: bool = False
+    events: tuple[Numbered, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +149,13 @@ class FinishUnit:
 
 @dataclass(frozen=True, slots=True)
 class InspectUnit:
-    """After a restart: what does the resource hold? Answered by `UnitInspected`."""
+    """After a restart: what does the resource hold? Answered by `UnitInspected`.
+
+    `at_once`: the unit was to be committed with the vote, not prepared.
+    """
 
     tx: TxId
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +169,15 @@ class Compensate:
 
 @dataclass(frozen=True, slots=True)
 class ApplyWhole:
-    """Process all events and commit, as one unit with a marker; answered by `WholeApplied`."""
+    """Process all events and commit, as one unit with a marker; answered by `WholeApplied`.
+
+    `type` is the transaction's, by which the site finds those who subscribed to it.
+    """
 
     tx: TxId
     events: tuple[Numbered, ...]
     attempt: int = 1
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +211,23 @@ class Surface:
     what: str
     tx: TxId | None
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Put a decision into the shared register, unless another one stands there; answered by `Settled`."""
+
+    tx: TxId
+    type: str
+    settlement: Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetSettlements:
+    """Take this coordinator's settlements out of the register: all below `below`, and that of `number`."""
+
+    below: int
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +270,8 @@ Effect: TypeAlias = (
     | Resolve
     | Opened
     | Surface
+    | Settle
+    | ForgetSettlements
     | AddEntry
     | AwaitLog
 )
@@ -352,6 +380,23 @@ class WholeApplied:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """What stands in the register. `key`: what the coordinator left there for this site, as one of its finishers."""
+
+    tx: TxId
+    type: str
+    settlement: Settlement
+    key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomChanged:
+    """The disk of this site's log is almost full (`low`), or has room again."""
+
+    low: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MarkersFound:
     """After a restart: the markers in the site's resources."""
 
@@ -441,6 +486,13 @@ class ConfirmCall:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveCall:
+    """A caller wants nothing more of its call. The coordinator is told nothing and keeps the outcome for others."""
+
+    call: str
+
+
+@dataclass(frozen=True, slots=True)
 class FollowCall:
     """This site reads a chain of a coordinator, from now on. Repeated after a snapshot was loaded: `anew`."""
 
@@ -463,6 +515,8 @@ Input: TypeAlias = (
     | UnitInspected
     | CompensationDone
     | WholeApplied
+    | Settled
+    | RoomChanged
     | MarkersFound
     | PresenceChanged
     | BeginCall
@@ -473,5 +527,6 @@ Input: TypeAlias = (
     | WaitLonger
     | AskCall
     | ConfirmCall
+    | LeaveCall
     | FollowCall
 )

@@ -22,7 +22,8 @@ TxLayerError
 │   └── NameTaken             a durable name or a site name has another live holder
 ├── TransactionError          how a transaction ended, when it did not commit
 │   ├── TransactionAborted    definite
-│   ├── CensusUnfulfilled     definite; nothing was begun
+│   ├── TransactionRefused    definite; the coordinator did not take it, or not this call of it
+│   │   └── CensusUnfulfilled nothing was begun
 │   └── OutcomeUnknown        in doubt: ask again later, never a failure in disguise
 ├── LogError                  a durable log that cannot be trusted or written
 │   ├── LogCorrupt            a record or the list of records does not add up
@@ -30,10 +31,16 @@ TxLayerError
 │   ├── LogRolledBack         older than what others have seen of it
 │   ├── LogTooNew             written by a later release
 │   └── LogFailed             a write or sync failed; the process must stop
-└── ResourceError             what a member prepares and commits
+└── ResourceError             what a member prepares and commits; definite
+    └── ResourceUnavailable   (retriable) it cannot be reached: nothing is known, ask again
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from txlayer.messages import Outcome, TxId
 
 
 class TxLayerError(Exception):
@@ -127,14 +134,37 @@ class NameTaken(BusError):
 
 
 class TransactionError(TxLayerError):
-    """A transaction did not commit, as far as is known."""
+    """A transaction did not commit, as far as is known. `outcome` is all that is known."""
+
+    def __init__(self, message: str, outcome: Outcome | None = None) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+    @property
+    def tx(self) -> TxId | None:
+        """Which transaction; None if it never got an id."""
+        return self.outcome.tx if self.outcome is not None else None
+
+    @property
+    def reason(self) -> str:
+        """Why, in the words of whoever vetoed it."""
+        return self.outcome.reason if self.outcome is not None else ""
+
+    @property
+    def by(self) -> str:
+        """Who vetoed it, where that is known."""
+        return self.outcome.by if self.outcome is not None else ""
 
 
 class TransactionAborted(TransactionError):
     """Definitely aborted."""
 
 
-class CensusUnfulfilled(TransactionError):
+class TransactionRefused(TransactionError):
+    """The coordinator refused: over a limit, or this site may not do that."""
+
+
+class CensusUnfulfilled(TransactionRefused):
     """The census did not find the members that were asked for; nothing was begun."""
 
 
@@ -170,3 +200,9 @@ class LogFailed(LogError):
 
 class ResourceError(TxLayerError):
     """A resource could not do or prepare its work."""
+
+
+class ResourceUnavailable(ResourceError):
+    """The resource cannot be reached, or has not answered: what became of the work is unknown. Do the same again."""
+
+    retriable = True

@@ -130,13 +130,22 @@ class Numbered(Struct, frozen=True, array_like=True):
     publisher: str
 
 
+class Finisher(Struct, frozen=True, array_like=True):
+    """A site that may finish the transaction in place of its coordinator, and the hashes of what it would reveal."""
+
+    site: str
+    commit: bytes
+    abort: bytes
+
+
 class Hashes(Struct, frozen=True, array_like=True):
-    """What a coordinator promises to reveal: one of the first two, one of the last two."""
+    """What a coordinator promises to reveal: one of the first two, one of the next two; and who may finish for it."""
 
     commit: bytes
     abort: bytes
     called: bytes
     withdrawn: bytes
+    finishers: tuple[Finisher, ...] = ()
 
 
 class Pseudonym(Struct, frozen=True, array_like=True):
@@ -161,8 +170,8 @@ class Message(Struct, frozen=True, array_like=True, tag=True, tag_field="@"):
 class Create(Message, frozen=True):
     """Publisher to coordinator: open a transaction under this key, or tell me of the one that has it.
 
-    It is good for one life of the coordinator, in which `serial` is taken once and nothing below `below` any more;
-    so a copy that arrives after everything was forgotten starts nothing.
+    It is good for one life of one coordinator, in which `serial` is taken once and nothing below `below` any more;
+    so a copy that arrives elsewhere, or after everything was forgotten, starts nothing.
     """
 
     key: str
@@ -173,6 +182,7 @@ class Create(Message, frozen=True):
     coordinator_life: int = 0
     serial: int = 0
     below: int = 0
+    coordinator: str = ""
 
 
 class Hello(Message, frozen=True):
@@ -197,6 +207,7 @@ class Refused(Message, frozen=True):
     key: str
     tx: TxId | None
     reason: str
+    coordinator: str = ""
 
 
 class Submit(Message, frozen=True):
@@ -268,6 +279,7 @@ class Outcome(Message, frozen=True):
     reason: str = ""
     by: str = ""
     final: bool = True
+    coordinator: str = ""
 
 
 class Confirm(Message, frozen=True):
@@ -405,11 +417,25 @@ class Compensated(Message, frozen=True):
 
 
 class InDoubt(Message, frozen=True):
-    """Member to coordinator and peers: nothing was heard for long. `state`: census, transaction, commitment, local."""
+    """Member to coordinator and peers: nothing was heard for long. `state`: census, transaction, commitment, local.
+
+    With `finisher` it is a request to that site to finish what the coordinator cannot.
+    """
 
     tx: TxId
     type: str
     state: str
+    finisher: str = ""
+
+
+class Finish(Message, frozen=True):
+    """A finisher to all members, in place of a dead coordinator: the decision that stands in the shared register."""
+
+    tx: TxId
+    finisher: str
+    token: bytes
+    final: tuple[bytes, ...] = ()
+    reason: str = ""
 
 
 class Relay(Message, frozen=True):
@@ -535,6 +561,7 @@ AnyMessage: TypeAlias = (
     | Ack
     | Compensated
     | InDoubt
+    | Finish
     | Relay
     | Unknown
     | Called

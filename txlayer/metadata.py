@@ -31,6 +31,8 @@ _HEAD = struct.Struct(">B12sQQB")  # form, stream, number, microseconds since 19
 _COMPACT, _COMPACT_WITH_KEY = 1, 2
 pack_head = _HEAD.pack
 """`pack` for an event without type and key, (1, stream, number, microseconds, 0): for the path of every event."""
+read_position = struct.Struct(">x12sQ").unpack_from
+"""`position` of what is known to be a compact form."""
 _NO_TYPE = "event"  # CloudEvents need one
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _CLOUD_ATTRIBUTES = frozenset(

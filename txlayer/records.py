@@ -41,6 +41,18 @@ class Decided(Record, frozen=True):
     local: bool = False
 
 
+class Settling(Record, frozen=True):
+    """Coordinator: about to put a commit into the shared register; from here on only what stands there counts."""
+
+    tx: TxId
+    terms: Terms
+    members: tuple[Pseudonym, ...]
+    key: str
+    publisher: str
+    called: bool
+    events: tuple[Numbered, ...] = ()
+
+
 class DelegationOpened(Record, frozen=True):
     """Coordinator: from here on only this member knows the decision."""
 
@@ -158,6 +170,7 @@ class PeerMark(Record, frozen=True):
 AnyRecord: TypeAlias = (
     NumbersReserved
     | Decided
+    | Settling
     | DelegationOpened
     | ChainEntry
     | ChainPosition
@@ -171,13 +184,36 @@ AnyRecord: TypeAlias = (
     | PeerMark
 )
 
+
+class Settlement(Struct, frozen=True, array_like=True):
+    """What stands in the shared register for one transaction: the first that was written, for ever."""
+
+    commit: bool
+    final: tuple[bytes, ...] = ()
+    reason: str = ""
+
+
 _encoder = msgspec.msgpack.Encoder()
+_settlement = msgspec.msgpack.Decoder(Settlement)
 _decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
 
 
 def encode_record(record: AnyRecord) -> bytes:
     """A record as a log stores it."""
     return _encoder.encode(record)
+
+
+def encode_settlement(settlement: Settlement) -> bytes:
+    """A settlement as a register stores it."""
+    return _encoder.encode(settlement)
+
+
+def decode_settlement(data: bytes) -> Settlement:
+    """Read a settlement back."""
+    try:
+        return _settlement.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as exc:
+        raise LogCorrupt(f"a settlement cannot be read: {exc}") from exc
 
 
 def decode_record(data: bytes) -> AnyRecord:

@@ -128,8 +128,10 @@ def speaks_for(message: m.AnyMessage) -> str | None:
         return message.coordinator
     if isinstance(message, m.Follow | m.ChainAck):
         return message.reader
+    if isinstance(message, m.Finish):
+        return message.finisher
     if isinstance(message, m.Outcome | m.Refused):
-        return message.tx.coordinator if message.tx is not None else None
+        return message.coordinator or (message.tx.coordinator if message.tx is not None else "")
     if isinstance(message, m.Join):
         return message.identity or None
     if isinstance(message, m.Vote) and message.join is not None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
 
-from txlayer.messages import Hashes, Numbered, Pseudonym, TxId
+from txlayer.messages import Finisher, Hashes, Numbered, Pseudonym, TxId
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -31,25 +32,47 @@ class Keyring:
 
     def pseudonym(self, tx: TxId) -> Pseudonym:
         """This site as a member of `tx`."""
-        seed = self._seed(tx)
-        return Pseudonym(*(sha256(sha256(seed + word).digest()).digest() for word in (b"yes", b"no", b"done")))
+        return _pseudonym(self.secret, tx)
 
     def member(self, tx: TxId) -> bytes:
         """This site as the list of members names it."""
         return member_hash(self.pseudonym(tx))
 
-    def hashes(self, tx: TxId) -> Hashes:
-        """What this site promises as coordinator of `tx`."""
+    def hashes(self, tx: TxId, finishers: tuple[str, ...] = ()) -> Hashes:
+        """What this site promises as coordinator of `tx`, and what its finishers could reveal."""
         seed = self._seed(tx)
         words = (b"commit", b"abort", b"called", b"withdrawn")
-        return Hashes(*(sha256(sha256(seed + word).digest()).digest() for word in words))
+        commit, abort, called, withdrawn = (sha256(sha256(seed + word).digest()).digest() for word in words)
+        return Hashes(commit, abort, called, withdrawn, tuple(self._finisher(tx, site) for site in finishers))
+
+    def key_for(self, finisher: str) -> bytes:
+        """The secret that this site leaves for one of its finishers: good for finishing, and for nothing else."""
+        return hmac.digest(self.secret, f"finisher {finisher}".encode(), "sha256")
+
+    def _finisher(self, tx: TxId, site: str) -> Finisher:
+        key = Keyring(self.key_for(site))
+        return Finisher(site, digest(key.token(tx, "commit")), digest(key.token(tx, "abort")))
 
     def nonce(self, incarnation: str, number: int) -> str:
         """A few bytes that nobody can foresee, the same after a restart."""
         return hmac.digest(self.secret, f"nonce {incarnation} {number}".encode(), "sha256")[:4].hex()
 
     def _seed(self, tx: TxId) -> bytes:
-        return hmac.digest(self.secret, f"tx {tx}".encode(), "sha256")
+        return _seed(self.secret, tx)
+
+
+# What is derived is asked for several times in every transaction, and soon after each other.
+
+
+@lru_cache(maxsize=512)
+def _seed(secret: bytes, tx: TxId) -> bytes:
+    return hmac.digest(secret, f"tx {tx}".encode(), "sha256")
+
+
+@lru_cache(maxsize=512)
+def _pseudonym(secret: bytes, tx: TxId) -> Pseudonym:
+    seed = _seed(secret, tx)
+    return Pseudonym(*(sha256(sha256(seed + word).digest()).digest() for word in (b"yes", b"no", b"done")))
 
 
 def digest(token: bytes) -> bytes:

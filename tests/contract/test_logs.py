@@ -12,7 +12,7 @@ from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.port import Batch, Disk
 from txlayer.logs.postgres import PostgresDisk
 from txlayer.logs.record_log import VERSION, Head, Header, Identity, RecordLog, open_log, seal_header
-from txlayer.logs.sqlite import SqliteDisk
+from txlayer.logs.sqlite import RESERVE_BYTES, SqliteDisk
 from txlayer.messages import TxId
 from txlayer.records import NumbersReserved, VotedNo
 
@@ -253,16 +253,43 @@ def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     assert sqlite3.sqlite_version
 
 
-def test_postgres_log_has_one_holder_and_the_register_one_winner(postgres_dsn: str) -> None:
-    first, other = PostgresDisk(postgres_dsn, "holder"), PostgresDisk(postgres_dsn, "other")
+def test_postgres_log_has_one_holder(postgres_dsn: str) -> None:
+    first = PostgresDisk(postgres_dsn, "holder")
     with pytest.raises(LogError, match="another process"):
         PostgresDisk(postgres_dsn, "holder")
-    tx = TxId("c", "log", 1, "ab")
-    assert first.decide(tx, b"commit") == b"commit"
-    assert other.decide(tx, b"abort") == b"commit", "first writer wins"
-    first.forget_decision(tx)
-    assert other.decide(tx, b"abort") == b"abort"
-    other.forget_decision(tx)
     first.close()
     PostgresDisk(postgres_dsn, "holder").close()
-    other.close()
+
+
+def test_sqlite_keeps_room_for_decisions_and_says_when_the_disk_is_almost_full(tmp_path: Path) -> None:
+    free = 100 * RESERVE_BYTES
+    disk = SqliteDisk(tmp_path / "site.log", lambda: free)
+    reserve = tmp_path / "site.log.reserve"
+    assert reserve.stat().st_size == RESERVE_BYTES
+    log = open_site(disk)
+    assert not log.low()
+    free = RESERVE_BYTES - 1
+    assert log.low()
+    assert not reserve.exists(), "its room is there for decisions now"
+    log.append("n", NumbersReserved(5))
+    flush(log)
+    free = 2 * RESERVE_BYTES
+    assert log.low(), "what was given up must come back first"
+    free = 4 * RESERVE_BYTES
+    assert not log.low()
+    assert reserve.stat().st_size == RESERVE_BYTES
+    log.close()
+
+
+def test_copy_from_before_a_removal_or_a_restart_is_older_too(opener: Opener) -> None:
+    log = open_site(opener())
+    log.append("n", NumbersReserved(5))
+    flush(log)
+    before = log.head()
+    log.drop("n")
+    flush(log)
+    after = log.head()
+    log.close()
+    again = open_site(opener(), after)
+    assert before.number < after.number < again.head().number
+    again.close()

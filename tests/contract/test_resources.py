@@ -1,55 +1,178 @@
 """One suite for every resource: two phases, one phase, markers, and what a crash leaves."""
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
+import psycopg
 import pytest
 
 from txlayer.errors import ResourceError
 from txlayer.messages import TxId
+from txlayer.resources.group import ResourceGroup
 from txlayer.resources.memory import MemoryResource
+from txlayer.resources.port import Resource
+from txlayer.resources.postgres import PostgresResource
 from txlayer.resources.sqlite import SqliteResource
+from txlayer.testing.server import Server
 
-TX = TxId("site/with/slashes", "log", 7, "abcd")
+TX = TxId("site/with:slashes", "log", 7, "abcd")
 OTHER = TxId("c", "log", 8, "abcd")
 
 
-class Rig:
+class Rig(ABC):
     """A resource that can be crashed, with one way to write and one to read."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self.resource: MemoryResource | SqliteResource = MemoryResource()
-        if path is not None:
-            self.resource = SqliteResource(path)
-            self.resource._db.execute("CREATE TABLE IF NOT EXISTS data (key TEXT PRIMARY KEY, value TEXT)")
+    resource: Resource
+
+    @abstractmethod
+    def write(self, tx: TxId, key: str, value: str = "x") -> None: ...
+
+    @abstractmethod
+    def add(self, tx: TxId, key: str) -> None:
+        """The same as work that is handed over, not done."""
+
+    @abstractmethod
+    def read(self) -> dict[str, object]: ...
+
+    @abstractmethod
+    def crash(self) -> None: ...
+
+    def close(self) -> None:
+        self.resource.close()
+
+
+class MemoryRig(Rig):
+    def __init__(self) -> None:
+        self.resource: MemoryResource = MemoryResource()
 
     def write(self, tx: TxId, key: str, value: str = "x") -> None:
-        work = self.resource.work(tx)
-        if self._path is None:
-            work.put(key, value)
-        else:
-            work.execute("INSERT OR REPLACE INTO data VALUES (?, ?)", (key, value))
+        self.resource.work(tx).put(key, value)
+
+    def add(self, tx: TxId, key: str) -> None:
+        self.resource.add(tx, {key: "x"})
 
     def read(self) -> dict[str, object]:
-        if isinstance(self.resource, MemoryResource):
-            return dict(self.resource.values)
+        return dict(self.resource.values)
+
+    def crash(self) -> None:
+        self.resource.crash()
+
+
+class SqliteRig(Rig):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.resource: SqliteResource = SqliteResource(path)
+        self.resource.open("here", "log-1")
+        self.resource._db.execute("CREATE TABLE IF NOT EXISTS data (key TEXT PRIMARY KEY, value TEXT)")
+
+    def write(self, tx: TxId, key: str, value: str = "x") -> None:
+        self.resource.work(tx).execute("INSERT OR REPLACE INTO data VALUES (?, ?)", (key, value))
+
+    def add(self, tx: TxId, key: str) -> None:
+        self.resource.add(tx, [("INSERT INTO data VALUES (?, 'x')", (key,))])
+
+    def read(self) -> dict[str, object]:
         return dict(self.resource._db.execute("SELECT key, value FROM data").fetchall())
 
     def crash(self) -> None:
-        if isinstance(self.resource, MemoryResource):
-            self.resource.crash()
-        else:
-            self.resource.close()
-            assert self._path is not None
-            self.resource = SqliteResource(self._path)
+        self.resource.close()
+        self.resource = SqliteResource(self._path)
+        self.resource.open("here", "log-1")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Rig]:
-    made = Rig(None if request.param == "memory" else tmp_path / "data.db")
+class PostgresRig(Rig):
+    """A new site for every test, so that tests can share a database."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._site = f"here-{uuid4().hex[:8]}"
+        self._table = f"data_{self._site[5:]}"
+        self._db = psycopg.connect(url, autocommit=True)
+        self._db.execute(f"CREATE TABLE {self._table} (key text PRIMARY KEY, value text)")
+        self._open()
+
+    def _open(self) -> None:
+        self.resource: PostgresResource = PostgresResource(self._url)
+        self.resource.open(self._site, "log-1")
+
+    def write(self, tx: TxId, key: str, value: str = "x") -> None:
+        self.resource.work(tx).execute(f"INSERT INTO {self._table} VALUES (%s, %s)", (key, value))
+
+    def add(self, tx: TxId, key: str) -> None:
+        self.resource.add(tx, self.resource.batch(f"INSERT INTO {self._table} VALUES (%s, 'x')", (key,)))
+
+    def read(self) -> dict[str, object]:
+        return dict(self._db.execute(f"SELECT key, value FROM {self._table}").fetchall())
+
+    def crash(self) -> None:
+        """What is left of a killed process: nothing but what the server has."""
+        for unit in self.resource._units.values():
+            assert unit.lease is not None
+            unit.lease.cut()
+        self._open_again()
+
+    def _open_again(self) -> None:
+        self.resource.close()
+        self._open()
+
+    def close(self) -> None:
+        super().close()
+        self._db.close()
+
+
+class GroupRig(Rig):
+    """Two resources that act as one; everything is written to both."""
+
+    def __init__(self, first: Rig, second: Rig) -> None:
+        self._rigs = (first, second)
+        first.resource.name, second.resource.name = "a", "b"
+        self._join()
+
+    def _join(self) -> None:
+        for name, rig in zip("ab", self._rigs, strict=True):
+            rig.resource.name = name
+        self.resource: ResourceGroup = ResourceGroup([rig.resource for rig in self._rigs])
+
+    def write(self, tx: TxId, key: str, value: str = "x") -> None:
+        for rig in self._rigs:
+            rig.write(tx, key, value)
+
+    def add(self, tx: TxId, key: str) -> None:
+        for rig in self._rigs:
+            rig.add(tx, key)
+
+    def read(self) -> dict[str, object]:
+        first, second = (rig.read() for rig in self._rigs)
+        assert first == second
+        return first
+
+    def crash(self) -> None:
+        for rig in self._rigs:
+            rig.crash()
+        self._join()
+
+    def close(self) -> None:
+        for rig in self._rigs:
+            rig.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "group"])
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    made: Rig
+    match request.param:
+        case "memory":
+            made = MemoryRig()
+        case "sqlite":
+            made = SqliteRig(tmp_path / "data.db")
+        case "postgres":
+            server: Server = request.getfixturevalue("postgres_server")
+            made = PostgresRig(server.url)
+        case _:
+            made = GroupRig(MemoryRig(), SqliteRig(tmp_path / "data.db"))
     yield made
-    made.resource.close()
+    made.close()
 
 
 def test_prepared_work_is_invisible_survives_a_crash_and_commits_once(rig: Rig) -> None:
@@ -121,8 +244,86 @@ def test_commit_of_nothing_that_was_prepared_says_so(rig: Rig) -> None:
         rig.resource.commit_prepared(TX)
 
 
+def test_work_that_is_handed_over_is_part_of_the_unit(rig: Rig) -> None:
+    rig.write(TX, "a")
+    rig.add(TX, "b")
+    rig.resource.prepare(TX)
+    assert rig.read() == {}
+    rig.resource.commit_prepared(TX)
+    assert rig.read() == {"a": "x", "b": "x"}
+
+
+def test_unit_of_work_that_was_only_handed_over_commits(rig: Rig) -> None:
+    rig.add(TX, "a")
+    assert rig.resource.has_work(TX)
+    rig.resource.commit(TX)
+    assert not rig.resource.has_work(TX)
+    assert rig.read() == {"a": "x"}
+
+
+def test_failed_first_handler_leaves_no_trace(rig: Rig) -> None:
+    rig.resource.savepoint(TX)
+    rig.write(TX, "undone")
+    rig.add(TX, "undone too")
+    rig.resource.undo_to_savepoint(TX)
+    rig.resource.savepoint(TX)
+    rig.write(TX, "kept")
+    rig.resource.prepare(TX)
+    rig.resource.commit_prepared(TX)
+    assert rig.read() == {"kept": "x"}
+
+
+def test_settled_as_none_means_for_ever(rig: Rig) -> None:
+    """The barrier: an action after its compensation, or behind recovery's back, fails."""
+    rig.write(TX, "a")
+    assert rig.resource.settle(TX) == "none"
+    with pytest.raises(ResourceError):
+        rig.resource.prepare(TX)
+    with pytest.raises(ResourceError):
+        rig.resource.commit(TX)
+    assert rig.resource.settle(TX) == "none"
+    assert rig.read() == {}
+
+
+def test_settling_finds_what_is_prepared_or_committed(rig: Rig) -> None:
+    rig.write(TX, "a")
+    rig.resource.prepare(TX)
+    rig.crash()
+    assert rig.resource.settle(TX) == "prepared"
+    rig.resource.commit_prepared(TX)
+    rig.crash()
+    assert rig.resource.settle(TX) == "committed"
+
+
+def test_prepared_units_are_listed_until_they_are_finished(rig: Rig) -> None:
+    rig.write(TX, "a")
+    rig.resource.prepare(TX)
+    rig.crash()
+    assert {branch.tx for branch in rig.resource.branches()} == {TX}
+    rig.resource.roll_back(TX)
+    assert rig.resource.branches() == ()
+
+
+def test_undo_record_is_committed_with_the_work(rig: Rig) -> None:
+    rig.write(TX, "a")
+    rig.resource.commit(TX, b"how to undo it")
+    rig.crash()
+    assert rig.resource.undo_record(TX) == b"how to undo it"
+    rig.resource.forget(TX)
+    assert rig.resource.undo_record(TX) == b""
+
+
+def test_abandoned_unit_cannot_be_prepared(rig: Rig) -> None:
+    rig.write(TX, "a")
+    rig.resource.abandon(TX)
+    with pytest.raises(ResourceError):
+        rig.resource.prepare(TX)
+    assert rig.resource.branches() == ()
+    assert rig.read() == {}
+
+
 def test_prepared_unit_keeps_others_out_of_a_sqlite_database(tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "data.db")
+    rig = SqliteRig(tmp_path / "data.db")
     rig.write(TX, "a")
     rig.resource.prepare(TX)
     with pytest.raises(ResourceError, match="in use by"):
@@ -135,7 +336,7 @@ def test_prepared_unit_keeps_others_out_of_a_sqlite_database(tmp_path: Path) -> 
 
 
 def test_failing_statement_is_a_resource_error_and_the_unit_can_go_on(tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "data.db")
+    rig = SqliteRig(tmp_path / "data.db")
     rig.resource.savepoint(TX)
     with pytest.raises(ResourceError):
         rig.resource.work(TX).execute("INSERT INTO nowhere VALUES (1)")

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: 
 
 from tests.conftest import DEADLINE, eventually
 from txlayer import Ack, Bus, Delivery, Gap, connect, errors
+from txlayer.adapters.kafka_reader import BATCH
 from txlayer.testing.kafka import Kafka
 from txlayer.testing.server import Server
 
@@ -89,7 +90,7 @@ def test_a_plain_producer_is_understood(open_bus: Connect, servers: str, name: s
     assert inbox[0].headers["bytes"].encode("utf-8", "surrogateescape") == b"\xff\xfe"
     assert inbox[0].headers["none"] == ""
     assert inbox[1].payload == b""
-    assert inbox[0].native.value() == b"v"  # type: ignore[attr-defined]
+    assert [(d.native, d.token) for d in inbox] == [((name, 0), 0), ((name, 0), 1)]
 
 
 def test_an_event_of_the_cloudevents_package_is_understood(open_bus: Connect, servers: str, name: str) -> None:
@@ -136,13 +137,13 @@ def test_order_per_key_and_numbers_per_partition(open_bus: Connect, servers: str
     for key in range(7):
         numbers = [int(d.payload) for d in inbox if d.key == b"key-%d" % key]
         assert numbers == sorted(numbers)
-    assert {d.native.partition() for d in inbox} == {crc32(b"key-%d" % k) % 3 for k in range(7)}  # type: ignore[attr-defined]
+    assert {d.native for d in inbox} == {(name, crc32(b"key-%d" % k) % 3) for k in range(7)}
     assert (gaps, subscription.stats.missing) == ([], 0)
     lost = crc32(b"key-1") % 3
     bus._outbox._routes[name].streams[lost].number += 4
     bus.publish(name, b"after", key=b"key-1")
     eventually(lambda: gaps)
-    count = sum(1 for d in inbox if d.native.partition() == lost and d.payload != b"after")  # type: ignore[attr-defined]
+    count = sum(1 for d in inbox if d.native == (name, lost) and d.payload != b"after")
     assert [(gap.first, gap.last) for gap in gaps] == [(count + 1, count + 4)]
 
 
@@ -243,7 +244,7 @@ def test_unacknowledged_events_stop_the_reader(open_bus: Connect, name: str, mon
         bus.publish(name, b"%d" % number)
     while len(inbox) < 5000:
         eventually(lambda: any(not d.settled for d in inbox))
-        assert sum(not d.settled for d in inbox) <= 100 + 1000
+        assert sum(not d.settled for d in inbox) <= 100 + BATCH
         for delivery in list(inbox):
             delivery.ack()
     assert [int(d.payload) for d in inbox] == list(range(5000))
@@ -289,6 +290,19 @@ def test_credentials_are_in_no_log_line_and_no_error(
     shown = f"{caught.value!r} {caught.value} {bus!r} {caplog.text}"
     assert "hunter2" not in shown
     assert "hunter3" not in shown
+
+
+def test_tls_with_its_authority_and_without(private_kafka_broker: Callable[..., Kafka], name: str) -> None:
+    broker, sent = private_kafka_broker(tls=True), [b"%d" % number * 10_000 for number in range(100)]
+    with connect(broker.url, ca=str(broker.ca_file)) as bus:
+        inbox: list[Delivery] = []
+        bus.subscribe(name, inbox.append, durable=name)
+        for payload in sent:
+            bus.publish(name, payload)
+        eventually(lambda: len(inbox) == 100)
+        assert [delivery.payload for delivery in inbox] == sent
+    with pytest.raises(errors.BusError, match=r"certificate .* is not trusted.*ca="):
+        connect(broker.url, connect_timeout=DEADLINE)
 
 
 def test_a_payload_over_the_brokers_own_limit_is_refused(private_kafka_broker: Callable[..., Kafka], name: str) -> None:

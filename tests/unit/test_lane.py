@@ -247,12 +247,13 @@ def test_close_from_the_handler_itself(harness: Harness) -> None:
     assert harness.acked == [1]
 
 
-def test_a_lane_says_when_it_is_full() -> None:
+@pytest.mark.parametrize(("limit", "payload"), [({"high_water": 3}, b""), ({"high_water_bytes": 30}, b"x" * 10)])
+def test_a_lane_says_when_it_is_full(limit: dict[str, int], payload: bytes) -> None:
     go_on, low = threading.Event(), threading.Event()
-    lane = Lane(LaneOptions(lambda _: go_on.wait(DEADLINE)), lambda *_: Receipt, high_water=3, on_low=low.set)
-    lane.put([Delivery("t", b"")] * 2)
+    lane = Lane(LaneOptions(lambda _: go_on.wait(DEADLINE)), lambda *_: Receipt, on_low=low.set, **limit)
+    lane.put([Delivery("t", payload)] * 2)
     assert not lane.full
-    lane.put([Delivery("t", b"")])
+    lane.put([Delivery("t", payload)])
     assert lane.full
     go_on.set()
     assert low.wait(DEADLINE)

@@ -1,10 +1,10 @@
 """The one rule that everything rests on."""
 
-from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, Send, SetTimer
+from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, ForgetMarker, Send, SetTimer
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.record_log import Identity, open_log
-from txlayer.messages import Decline, TxId
-from txlayer.records import NumbersReserved
+from txlayer.messages import Decline, Standing, TxId
+from txlayer.records import NumbersReserved, PeerMark
 from txlayer.runtime.write_ahead import WriteAhead
 
 TX = TxId("a", "i", 1, "x")
@@ -70,3 +70,19 @@ def test_timers_are_no_outputs() -> None:
     site = ahead()
     timers = [SetTimer(("c", 1, "t"), 1.0), CancelTimer(("c", 1, "u"))]
     assert site.admit(("c", 1), [Append("n", NumbersReserved(1)), *timers]) == timers
+
+
+def test_forgetting_asks_for_no_sync_of_its_own() -> None:
+    site = ahead()
+    site.admit(("c", 1), [Append("n", NumbersReserved(1))])
+    assert site.urgent
+    sync(site)
+    assert not site.urgent
+    mark = PeerMark("p", "log", Standing(7))
+    site.admit(("marks", "p"), [Append("w/p", mark)])
+    assert site.admit(("c", 1), [Drop("n"), AwaitLog(), ForgetMarker(TX)]) == []
+    assert site.dirty()
+    assert not site.urgent
+    assert site.admit(("c", 1), [SAY]) == []
+    assert site.urgent, "an output waits"
+    assert sync(site) == [ForgetMarker(TX), SAY]

@@ -57,7 +57,7 @@ class KafkaBus(BusBase):
             message_bytes=cluster.message_bytes,
             cloudevents=options.cloudevents,
         )
-        self._send_plain = self._outbox.send_plain
+        self._plain, self._send_plain = self._outbox.plain, self._outbox.send_plain
         self._max_payload = self._capabilities.max_payload or 0
 
     @property
@@ -82,10 +82,11 @@ class KafkaBus(BusBase):
     ) -> Receipt:
         if self._closing:
             self._check_open()
-        if len(payload) > self._max_payload:
-            raise self._too_large(payload)
-        if headers is None and (key is None or len(key) + len(payload) <= self._max_payload) and not self._cloudevents:
-            return self._send_plain(topic, payload, key, type)
+        if len(payload) + (len(key) if key else 0) > self._max_payload:
+            raise self._too_large(payload, key)
+        route = self._plain.get(topic) if headers is None else None
+        if route is not None:
+            return self._send_plain(route, payload, key, type)
         return self._outbox.send(topic, payload, headers, key, type)
 
     def announce(self, key: str, value: bytes | None) -> Receipt:
@@ -160,8 +161,9 @@ class KafkaBus(BusBase):
             largest = min(largest, self._options.max_payload)
         return Capabilities(order, True, True, True, largest)
 
-    def _too_large(self, payload: bytes) -> PayloadTooLarge:
-        return PayloadTooLarge(f"payload of {len(payload)} bytes: this bus takes at most {self._max_payload}")
+    def _too_large(self, payload: bytes, key: bytes | None = None) -> PayloadTooLarge:
+        size = f"{len(payload)} bytes" + (f" with a key of {len(key)}" if key else "")
+        return PayloadTooLarge(f"payload of {size}: this bus takes at most {self._max_payload}")
 
 
 def _kind_topic(key: str) -> str:

@@ -43,9 +43,14 @@ def _first_broker(admin: AdminClient, settings: KafkaSettings, timeout: float, e
     answer = admin.describe_cluster(request_timeout=timeout)
     while not answer.done() and time.monotonic() < deadline:
         admin.poll(0.01)  # serves the error callback
-        refused = [error for error in errors if error.code() == KafkaError._AUTHENTICATION]
-        if refused:
-            raise AuthenticationFailed(f"Kafka at {settings.servers}: {settings.redact(refused[0].str())}")
+        for error in errors:
+            if error.code() == KafkaError._AUTHENTICATION:
+                raise AuthenticationFailed(f"Kafka at {settings.servers}: {settings.redact(error.str())}")
+            if error.code() == KafkaError._SSL and "certificate verify failed" in error.str():
+                raise BusError(
+                    f"the certificate of {settings.servers} is not trusted: give ca= the file of its authority "
+                    f"({settings.redact(error.str())})"
+                )
     try:
         return int(answer.result(0.01).nodes[0].id)
     except (KafkaException, TimeoutError, IndexError) as exc:

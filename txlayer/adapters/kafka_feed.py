@@ -26,7 +26,8 @@ class EventFeed(Feed):
 
     def __init__(self, place: Place, next: int, lane: Lane, durable: bool, fail: Callable[[Exception], None]) -> None:
         super().__init__(next)
-        self._topic, self._partition = place
+        self._place = place
+        self._topic = place[0]
         self._lane = lane
         self._fail = fail
         self._window = AckWindow(self._release) if durable else None
@@ -38,7 +39,8 @@ class EventFeed(Feed):
         return self._lane.full or (self._window is not None and len(self._window) >= MAX_UNACKNOWLEDGED)
 
     def take(self, messages: Sequence[Message]) -> None:
-        topic, window = self._topic, self._window
+        """Keeps no message: the garbage collector looks at each of them again and again."""
+        topic, place, window = self._topic, self._place, self._window
         beside: dict[str, str]
         deliveries = []
         for message in messages:
@@ -47,14 +49,16 @@ class EventFeed(Feed):
                 beside, packed = {}, headers[0][1]
             else:
                 beside, packed = _read(headers)
-            delivery = Delivery(topic, message.value() or b"", message.key(), beside, packed, CLOUD_PREFIX, message)
-            if window is not None:
+            delivery = Delivery(topic, message.value() or b"", message.key(), beside, packed, CLOUD_PREFIX, place)
+            if window is None:
+                delivery.token = message.offset()  # type: ignore[assignment]
+            else:
                 window.receive(delivery, message.offset())  # type: ignore[arg-type]
             deliveries.append(delivery)
         self._lane.put(deliveries)
 
     def lose(self, first: int, last: int) -> None:
-        self._lane.report(Gap(self._topic, f"{self._topic}/{self._partition}", first, last))
+        self._lane.report(Gap(self._topic, "{}/{}".format(*self._place), first, last))
         self.safe = max(self.safe, last + 1)
 
     def reach_end(self, offset: int) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,10 +25,11 @@ from txlayer.errors import BrokerUnreachable, Closed, SubscribeFailed
 
 _logger = logging.getLogger(__name__)
 
-BATCH = 1000
+BATCH = 500
+"""Below the 700 new objects after which the garbage collector looks at them all."""
 BUSY = 50
 GATHER_SECONDS = 0.003
-"""After a batch of at least `BUSY`, how long the next one may grow: every batch wakes other threads."""
+"""After a batch of at least `BUSY`, how long the next one grows: every batch wakes other threads."""
 IDLE_SECONDS = 0.01
 """How long an idle reader waits for a message before it looks for calls."""
 _ASK_SECONDS = 2.0
@@ -192,12 +194,15 @@ class KafkaReader:
             self._room.wait(IDLE_SECONDS)
             self._room.clear()
             return
-        batch = self.consumer.consume(BATCH, GATHER_SECONDS if self._busy else 0)
-        self._busy = len(batch) >= BUSY
+        if self._busy:
+            time.sleep(GATHER_SECONDS)  # a `consume` that waits is woken by every answer of the broker
+        batch = self.consumer.consume(BATCH, 0)
+        self._busy = BUSY <= len(batch) < BATCH
         if not batch:
             batch = self.consumer.consume(1, IDLE_SECONDS)
         if batch:
             self._sort(batch)
+            batch.clear()
 
     def _sort(self, batch: list[Message]) -> None:
         """Give each partition its messages, in order."""

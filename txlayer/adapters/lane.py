@@ -48,6 +48,7 @@ class Lane:
         options: LaneOptions,
         bury: BuryDead,
         high_water: int = 10_000,
+        high_water_bytes: int = 64 << 20,
         on_low: Callable[[], None] = lambda: None,
         numbered: bool = True,
     ) -> None:
@@ -58,10 +59,12 @@ class Lane:
         self._numbered = numbered
         self._tracker = StreamTracker()
         self._high_water = high_water
+        self._high_water_bytes = high_water_bytes
         self._on_low = on_low
         self._queue: list[Delivery] = []
         self._gaps: list[Gap] = []
         self._running = 0
+        self._bytes = self._running_bytes = 0
         self._wanted: Callable[[str], bool] | None = None
         self._closing = threading.Event()
         self._closed = False
@@ -73,14 +76,20 @@ class Lane:
 
     @property
     def full(self) -> bool:
-        return len(self._queue) + self._running >= self._high_water
+        """More events, or more bytes of them, wait for the handler than should."""
+        return (
+            len(self._queue) + self._running >= self._high_water
+            or self._bytes + self._running_bytes >= self._high_water_bytes
+        )
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
         """Queue events in order of receipt. Never blocks."""
+        size = sum([len(delivery.payload) for delivery in deliveries])
         with self._lock:
             if not self._queue:
                 self._wake.notify()
             self._queue.extend(deliveries)
+            self._bytes += size
 
     def report(self, gap: Gap) -> None:
         """The adapter itself knows that events never come; `on_gap` hears of it before those queued after it."""
@@ -111,13 +120,13 @@ class Lane:
                     self._wake.wait()
                 batch, self._queue = self._queue, []
                 gaps, self._gaps = self._gaps, []
-                self._running = len(batch)
+                self._running, self._running_bytes, self._bytes = len(batch), self._bytes, 0
             if self._closing.is_set():
                 return
             for gap in gaps:
                 self._report_gap(gap)
             self._handle_batch(batch)
-            self._running = 0
+            self._running = self._running_bytes = 0
             self._on_low()
 
     def _handle_batch(self, batch: list[Delivery]) -> None:

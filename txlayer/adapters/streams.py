@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import struct
 from dataclasses import dataclass
 
 from txlayer import metadata
@@ -44,7 +45,10 @@ class StreamTracker:
 
     def see_packed(self, packed: bytes) -> tuple[int, int] | bool:
         """`see` for the compact metadata of an event; in one call, because it is made for every event."""
-        stream, number = packed[1:13], int.from_bytes(packed[13:21])
+        try:
+            stream, number = metadata.read_position(packed)
+        except struct.error:
+            return False
         if self._next.get(stream) == number:
             self._next[stream] = number + 1
             return False

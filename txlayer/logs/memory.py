@@ -16,6 +16,7 @@ class MemoryDisk:
     rows: dict[int, bytes] = field(default_factory=dict)
     cache: list[Batch] = field(default_factory=list)
     broken: bool = False
+    full: bool = False
     syncs: int = 0
 
     def load(self) -> Stored:
@@ -33,6 +34,9 @@ class MemoryDisk:
         for batch in self.cache:
             self._keep(batch)
         self.cache.clear()
+
+    def low(self) -> bool:
+        return self.full
 
     def close(self) -> None:
         """Nothing to let go of."""

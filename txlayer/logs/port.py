@@ -2,7 +2,8 @@
 
 A disk holds one header and numbered rows. Changes come in batches, and a batch is there whole or not at all after a
 crash. `write` may leave it in a cache; `sync` returns when everything written so far survives the loss of power. If
-either fails, what is on the disk is unknown: the log never tries again on the same opening.
+either fails, what is on the disk is unknown: the log never tries again on the same opening. A disk that is `low` keeps
+what room is left for what was begun: the site takes on nothing new.
 """
 
 from __future__ import annotations
@@ -36,5 +37,7 @@ class Disk(Protocol):
     def write(self, batch: Batch) -> None: ...
 
     def sync(self) -> None: ...
+
+    def low(self) -> bool: ...
 
     def close(self) -> None: ...

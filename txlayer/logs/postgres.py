@@ -4,18 +4,14 @@ A batch is one database transaction; `synchronous_commit` is forced on for it. T
 advisory lock of the session for as long as the log is open, so a second process with the same name is refused and a
 dead one lets go by itself. If the connection breaks, what was committed is unknown: the log fails and must be opened
 again.
-
-Beside the log there is a register of decisions, first writer wins, which other sites that use the same database can
-read and write: whoever is allowed to finish a dead coordinator's transactions settles them there.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, LiteralString
 
 from txlayer.errors import LogError, LogFailed, MissingExtra
 from txlayer.logs.port import Batch, Stored
-from txlayer.messages import TxId
 
 if TYPE_CHECKING:
     import psycopg
@@ -25,7 +21,6 @@ CREATE SCHEMA IF NOT EXISTS txlayer;
 CREATE TABLE IF NOT EXISTS txlayer.header (site text PRIMARY KEY, body bytea NOT NULL);
 CREATE TABLE IF NOT EXISTS txlayer.record (
     site text NOT NULL, number bigint NOT NULL, body bytea NOT NULL, PRIMARY KEY (site, number));
-CREATE TABLE IF NOT EXISTS txlayer.decision (tx text PRIMARY KEY, body bytea NOT NULL);
 """
 _SETUP_LOCK = 7_403_211_954
 
@@ -35,10 +30,10 @@ class PostgresDisk:
 
     def __init__(self, dsn: str, site: str) -> None:
         self._site = site
-        self._psycopg = _driver()
+        self._psycopg = driver()
         try:
             self._db: psycopg.Connection[Any] = self._psycopg.connect(dsn, autocommit=True)
-            self._prepare_tables()
+            create_tables(self._db, _TABLES)
             held = self._db.execute(
                 "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (f"txlayer {site}",)
             ).fetchone()
@@ -77,23 +72,11 @@ class PostgresDisk:
             raise LogFailed(f"PostgreSQL log of {self._site}: {exc}") from exc
         self._open = False
 
+    def low(self) -> bool:
+        return False  # the room of a database server is its operator's to watch
+
     def close(self) -> None:
         self._db.close()
-
-    def decide(self, tx: TxId, body: bytes) -> bytes:
-        """Settle a transaction in the shared register; what stands there is returned, one's own or an earlier one."""
-        insert = "INSERT INTO txlayer.decision VALUES (%s, %s) ON CONFLICT (tx) DO NOTHING"
-        try:
-            self._db.execute(insert, (str(tx), body))
-            row = self._db.execute("SELECT body FROM txlayer.decision WHERE tx = %s", (str(tx),)).fetchone()
-        except self._psycopg.Error as exc:
-            raise LogFailed(f"register of decisions: {exc}") from exc
-        assert row is not None, "one of the two was inserted"
-        return bytes(row[0])
-
-    def forget_decision(self, tx: TxId) -> None:
-        """Everyone has acknowledged it."""
-        self._db.execute("DELETE FROM txlayer.decision WHERE tx = %s", (str(tx),))
 
     def _insert(self, batch: Batch) -> None:
         with self._db.cursor() as cursor:
@@ -106,16 +89,18 @@ class PostgresDisk:
             upsert = "INSERT INTO txlayer.header VALUES (%s, %s) ON CONFLICT (site) DO UPDATE SET body = excluded.body"
             cursor.execute(upsert, (self._site, batch.header))
 
-    def _prepare_tables(self) -> None:
-        """Two sites that start at once must not both create them."""
-        self._db.execute("SELECT pg_advisory_lock(%s)", (_SETUP_LOCK,))
-        try:
-            self._db.execute(_TABLES)
-        finally:
-            self._db.execute("SELECT pg_advisory_unlock(%s)", (_SETUP_LOCK,))
+
+def create_tables(db: psycopg.Connection[Any], tables: LiteralString) -> None:
+    """Two sites that start at once must not both create them."""
+    db.execute("SELECT pg_advisory_lock(%s)", (_SETUP_LOCK,))
+    try:
+        db.execute(tables)
+    finally:
+        db.execute("SELECT pg_advisory_unlock(%s)", (_SETUP_LOCK,))
 
 
-def _driver() -> Any:
+def driver() -> Any:
+    """psycopg, or an error that says how to get it."""
     try:
         import psycopg
     except ImportError as exc:

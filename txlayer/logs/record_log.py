@@ -100,6 +100,7 @@ class RecordLog:
         """Remove the record of this key, if there is one."""
         if key in self.index:
             self._remove(key)
+            self._number += 1  # every change counts, or a copy from before it would look the same
             self.position += 1
         return self.position
 
@@ -124,6 +125,10 @@ class RecordLog:
     def head(self) -> Head:
         """What others should remember of this log."""
         return Head(self.header.incarnation, self.header.head)
+
+    def low(self) -> bool:
+        """Whether the disk is almost full: what was begun can be finished, nothing new should begin."""
+        return self.disk.low()
 
     def size(self) -> int:
         """How many records are live."""
@@ -173,6 +178,7 @@ def open_log(disk: Disk, site: str, identity: Identity, remembered: Head | None 
         log = _read(disk, site, stored, remembered)
     log.header = msgspec.structs.replace(log.header, version=VERSION, life=log.header.life + 1)
     log.position += 1
+    log._number += 1
     log.write()
     log.sync()
     return log

@@ -3,11 +3,17 @@
 A batch is one SQLite transaction. In WAL mode only FULL makes a commit survive a loss of power; it is set at every
 opening and read back. The transaction stays open between `write` and `sync`, so that a crash in between loses the
 batch as a whole. A second process that opens the same file is refused.
+
+A file of its own beside the log holds some room in reserve. When the disk is almost full it is given up, for the
+decisions of what was begun, and the disk is `low` until there is room again.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 from txlayer.errors import LogCorrupt, LogError, LogFailed
@@ -17,14 +23,17 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS header (id INTEGER PRIMARY KEY CHECK (id = 0), body BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS record (number INTEGER PRIMARY KEY, body BLOB NOT NULL)",
 )
+RESERVE_BYTES = 4 * 1024 * 1024
 
 
 class SqliteDisk:
-    """A log in one file."""
+    """A log in one file. `free` says how many bytes the disk has left; the operating system by default."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, free: Callable[[], int] | None = None) -> None:
         self._path = str(path)
         self._open = False
+        self._reserve = Path(f"{self._path}.reserve")
+        self._free = free or (lambda: shutil.disk_usage(self._reserve.parent).free)
         try:
             self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=1.0)
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -36,6 +45,8 @@ class SqliteDisk:
             raise _translated(exc, self._path) from exc
         if mode != "wal":
             raise LogError(f"{self._path}: write-ahead journal is not possible here ({mode})")
+        self._low = self._free() < RESERVE_BYTES
+        self.low()
 
     def load(self) -> Stored:
         try:
@@ -66,8 +77,27 @@ class SqliteDisk:
             raise LogFailed(f"{self._path}: {exc}") from exc
         self._open = False
 
+    def low(self) -> bool:
+        room = self._free()
+        if room < RESERVE_BYTES and not self._low:
+            self._low = True
+            self._reserve.unlink(missing_ok=True)
+        elif room > 3 * RESERVE_BYTES and (self._low or not self._reserve.exists()):
+            self._low = not self._set_aside()
+        return self._low
+
     def close(self) -> None:
         self._db.close()
+
+    def _set_aside(self) -> bool:
+        """Take the reserve; whether it could be had."""
+        try:
+            with self._reserve.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+        except OSError:
+            self._reserve.unlink(missing_ok=True)
+            return False
+        return True
 
 
 def _translated(exc: sqlite3.DatabaseError, path: str) -> LogError:

@@ -1,23 +1,59 @@
 """What a member prepares and commits.
 
-All work of one transaction at one member is a unit. The runtime calls these methods one after the other for a given
-transaction, from one thread at a time. A unit leaves a marker, in the same transaction as the work, when it is
-committed; so a commit that is asked for again is recognised, and recovery knows what happened. Markers are forgotten
-when the coordinator's low-water mark has passed.
+All work of one transaction at one resource of a member is a unit. The runtime calls these methods one after the other
+for a given transaction, from one thread at a time; only `abandon` may come from another thread meanwhile. A unit
+leaves a marker, in the same transaction as the work, when it is committed; so a commit that is asked for again is
+recognised, and recovery knows what happened. A marker of the other kind, *void*, says that the unit was given up: it
+takes the place that the commit's marker would need, so whatever of the unit is still on its way fails. Markers are
+forgotten when the coordinator's low-water mark has passed.
+
+Two errors, two meanings. `ResourceError` is definite: it was not done and nothing of it is left.
+`ResourceUnavailable` says that nothing is known: the same call is made again until it is, or, for `commit`, `settle`.
+`prepare` never raises the second: a member may always refuse, and what might be left is found by `branches` and
+rolled back.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from txlayer.messages import TxId
 
 
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A prepared unit as recovery finds it: under which log it was prepared, one of how many, since when."""
+
+    tx: TxId
+    incarnation: str = ""
+    of: int = 1
+    age: float = 0.0
+    name: str = ""
+
+
 class Resource(Protocol):
-    """One recoverable resource of a site. Methods raise `ResourceError`."""
+    """One recoverable resource of a site."""
+
+    name: str
+    """Tells the resources of a site apart; part of what is stored, so it stays the same through restarts."""
+    early: bool
+    """Whether `work` is called before the handler, because a handler that asks for it could not wait."""
+
+    def open(self, site: str, incarnation: str) -> None:
+        """Called before anything else, with the site's name and the identity of its log; again after `close`."""
+        ...
 
     def work(self, tx: TxId) -> Any:
         """What handlers write through, inside the unit of `tx`, which is opened if need be. May fail."""
+        ...
+
+    def add(self, tx: TxId, batch: Any) -> None:
+        """Work that a handler returned instead of doing it: it becomes part of the unit, at `prepare` at the latest."""
+        ...
+
+    def has_work(self, tx: TxId) -> bool:
+        """Whether the unit of `tx` is open here."""
         ...
 
     def savepoint(self, tx: TxId) -> None:
@@ -28,24 +64,48 @@ class Resource(Protocol):
         """Take back what was done since: a handler failed."""
         ...
 
-    def prepare(self, tx: TxId) -> None:
-        """Make the unit survive a crash, undecided. If it fails, the unit is rolled back."""
+    def prepare(self, tx: TxId, of: int = 1) -> None:
+        """Make the unit survive a crash, undecided. If it fails, the unit is rolled back.
+
+        `of`: how many resources of the member prepare `tx`. It is stored with the unit, so that recovery can
+        tell all of them from some of them.
+        """
         ...
 
     def commit_prepared(self, tx: TxId) -> None:
         """Commit a prepared unit with its marker. Must not fail for good; repeated, it does nothing."""
         ...
 
-    def commit(self, tx: TxId) -> None:
-        """Commit an open unit with its marker in one phase. With a marker there already, roll back instead."""
+    def commit(self, tx: TxId, undo: bytes = b"") -> None:
+        """Commit an open unit with its marker, and what undoing it will need, in one phase.
+
+        With the marker of a commit there already, roll back instead. After `ResourceUnavailable` it may have happened
+        or not: `settle` tells.
+        """
         ...
 
     def roll_back(self, tx: TxId) -> None:
         """Undo an open or prepared unit. Without one, or repeated, it does nothing."""
         ...
 
+    def abandon(self, tx: TxId) -> None:
+        """From any thread: a handler is past its deadline. What it holds is taken away, so that its work fails."""
+        ...
+
     def state(self, tx: TxId) -> str:
-        """`none`, `prepared` or `committed`."""
+        """`none`, `prepared` or `committed`, as it looks now."""
+        ...
+
+    def settle(self, tx: TxId) -> str:
+        """The same, for good: after `none` nothing of `tx` can be prepared or committed here any more."""
+        ...
+
+    def branches(self) -> tuple[Branch, ...]:
+        """Every prepared unit of this site in this resource, whatever log it was prepared under."""
+        ...
+
+    def undo_record(self, tx: TxId) -> bytes:
+        """What `commit` stored for undoing; empty if there is nothing."""
         ...
 
     def markers(self) -> tuple[TxId, ...]:
@@ -53,7 +113,7 @@ class Resource(Protocol):
         ...
 
     def forget(self, tx: TxId) -> None:
-        """The marker is not needed any more."""
+        """The marker is not needed any more. It may go later, with others, and after a crash is asked for again."""
         ...
 
     def close(self) -> None:

@@ -11,20 +11,38 @@ prepare and commit; `txlayer` must be its only writer.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from txlayer.errors import ResourceError
+from txlayer.errors import ResourceError, ResourceUnavailable
 from txlayer.messages import TxId
+from txlayer.resources.port import Branch
 
 _TABLES = (
-    "CREATE TABLE IF NOT EXISTS txlayer_marker (tx TEXT PRIMARY KEY)",
-    "CREATE TABLE IF NOT EXISTS txlayer_prepared (tx TEXT PRIMARY KEY, statements BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS txlayer_marker (tx TEXT PRIMARY KEY, done INTEGER NOT NULL, undo BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS txlayer_prepared (tx TEXT PRIMARY KEY, statements BLOB NOT NULL, "
+    "of_all INTEGER NOT NULL, incarnation TEXT NOT NULL, made REAL NOT NULL)",
 )
 Statement = tuple[str, tuple[Any, ...]]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _alone(method: Callable[Concatenate[SqliteResource, P], T]) -> Callable[Concatenate[SqliteResource, P], T]:
+    """Transactions come from several threads, the connection is one."""
+
+    @wraps(method)
+    def locked(self: SqliteResource, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self.lock:
+            return method(self, *args, **kwargs)
+
+    return locked
 
 
 class SqliteUnit:
@@ -33,10 +51,13 @@ class SqliteUnit:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self.statements: list[Statement] = []
-        self.marks = 0
+        self.saved: int | None = None
+        self.open = True
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Run one statement inside the unit."""
+        if not self.open:
+            raise ResourceError("this unit of work has ended")
         try:
             rows = self._db.execute(sql, tuple(parameters)).fetchall()
         except sqlite3.Error as exc:
@@ -49,48 +70,71 @@ class SqliteUnit:
 class SqliteResource:
     """One database file, written by this site alone, one unit at a time."""
 
-    def __init__(self, path: str | Path) -> None:
+    early = False
+
+    def __init__(self, path: str | Path, name: str = "") -> None:
+        self.name = name or Path(path).stem
+        self.lock = threading.RLock()
         self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         for table in _TABLES:
             self._db.execute(table)
         self._open: tuple[TxId, SqliteUnit] | None = None
-        self._saved: int = 0
+        self._forgotten: list[TxId] = []
+        self._incarnation = ""
 
+    def open(self, site: str, incarnation: str) -> None:
+        self._incarnation = incarnation
+
+    @_alone
     def work(self, tx: TxId) -> SqliteUnit:
         if self._open is not None and self._open[0] == tx:
             return self._open[1]
         if self._open is not None:
             raise ResourceError(f"the database is in use by {self._open[0]}")
         holder = self._db.execute("SELECT tx FROM txlayer_prepared WHERE tx <> ?", (_text(tx),)).fetchone()
-        if holder is not None or self.state(tx) != "none":
+        if holder is not None or self._marker(tx) is not None or self.state(tx) != "none":
             raise ResourceError(f"the database is in use by {holder[0] if holder else tx}")
         self._db.execute("BEGIN IMMEDIATE")
         self._open = (tx, SqliteUnit(self._db))
         return self._open[1]
 
-    def savepoint(self, tx: TxId) -> None:
-        try:
-            unit = self.work(tx)
-        except ResourceError:
-            return
-        self._db.execute("SAVEPOINT handler")
-        self._saved = len(unit.statements)
+    def add(self, tx: TxId, batch: Sequence[Statement]) -> None:
+        unit = self.work(tx)
+        for sql, parameters in batch:
+            unit.execute(sql, parameters)
 
+    @_alone
+    def has_work(self, tx: TxId) -> bool:
+        return self._open is not None and self._open[0] == tx
+
+    @_alone
+    def savepoint(self, tx: TxId) -> None:
+        if self._open is not None and self._open[0] == tx:
+            self._db.execute("SAVEPOINT handler")
+            self._open[1].saved = len(self._open[1].statements)
+
+    @_alone
     def undo_to_savepoint(self, tx: TxId) -> None:
         if self._open is None or self._open[0] != tx:
             return
+        unit = self._open[1]
+        if unit.saved is None:
+            self._take(tx)
+            return
         self._db.execute("ROLLBACK TO handler")
-        del self._open[1].statements[self._saved :]
+        del unit.statements[unit.saved :]
 
-    def prepare(self, tx: TxId) -> None:
-        if self.state(tx) == "committed":
-            self.roll_back(tx)
-            raise ResourceError(f"{tx} was committed before")
+    @_alone
+    def prepare(self, tx: TxId, of: int = 1) -> None:
         statements = self._take(tx)
-        self._run([("INSERT INTO txlayer_prepared VALUES (?, ?)", (_text(tx), msgspec.msgpack.encode(statements)))])
+        if self._marker(tx) is not None:
+            raise ResourceError(f"{tx} was committed or given up before")
+        row = (_text(tx), msgspec.msgpack.encode(statements), of, self._incarnation, time.time())
+        self._run([("INSERT INTO txlayer_prepared VALUES (?, ?, ?, ?, ?)", row)])
 
+    @_alone
     def commit_prepared(self, tx: TxId) -> None:
         row = self._db.execute("SELECT statements FROM txlayer_prepared WHERE tx = ?", (_text(tx),)).fetchone()
         if row is None:
@@ -98,42 +142,93 @@ class SqliteResource:
                 raise ResourceError(f"{tx} is neither prepared nor committed")
             return
         statements = msgspec.msgpack.decode(row[0])
-        self._run([*statements, ("DELETE FROM txlayer_prepared WHERE tx = ?", (_text(tx),)), _marker(tx)])
+        self._run([*statements, _removed(tx), _marked(tx, True)])
 
-    def commit(self, tx: TxId) -> None:
+    @_alone
+    def commit(self, tx: TxId, undo: bytes = b"") -> None:
         statements = self._take(tx)
-        if self.state(tx) != "committed":
-            self._run([*statements, _marker(tx)])
+        marker = self._marker(tx)
+        if marker is None:
+            self._run([*statements, _marked(tx, True, undo)])
+        elif not marker[0]:
+            raise ResourceError(f"{tx} was given up before")
 
+    @_alone
     def roll_back(self, tx: TxId) -> None:
-        if self._open is not None and self._open[0] == tx:
-            self._db.execute("ROLLBACK")
-            self._open = None
+        self._take(tx)
         if self._open is None:
-            self._run([("DELETE FROM txlayer_prepared WHERE tx = ?", (_text(tx),))])
+            self._run([_removed(tx)])
 
+    def abandon(self, tx: TxId) -> None:
+        held = self._open
+        if held is not None and held[0] == tx:
+            held[1].open = False
+            self._db.interrupt()
+
+    @_alone
     def state(self, tx: TxId) -> str:
-        if self._db.execute("SELECT 1 FROM txlayer_marker WHERE tx = ?", (_text(tx),)).fetchone():
+        marker = self._marker(tx)
+        if marker is not None and marker[0]:
             return "committed"
         prepared = self._db.execute("SELECT 1 FROM txlayer_prepared WHERE tx = ?", (_text(tx),)).fetchone()
         return "prepared" if prepared else "none"
 
+    @_alone
+    def settle(self, tx: TxId) -> str:
+        self._take(tx)
+        state = self.state(tx)
+        if state == "none" and self._marker(tx) is None:
+            if self._open is not None:
+                raise ResourceUnavailable(f"the database is in use by {self._open[0]}")
+            self._run([_marked(tx, False)])
+        return state
+
+    @_alone
+    def branches(self) -> tuple[Branch, ...]:
+        rows = self._db.execute("SELECT tx, incarnation, of_all, made FROM txlayer_prepared ORDER BY rowid")
+        return tuple(Branch(_tx(tx), log, of, time.time() - made, self.name) for tx, log, of, made in rows)
+
+    @_alone
+    def undo_record(self, tx: TxId) -> bytes:
+        marker = self._marker(tx)
+        return bytes(marker[1]) if marker is not None else b""
+
+    @_alone
     def markers(self) -> tuple[TxId, ...]:
+        self._sweep()
         return tuple(_tx(row[0]) for row in self._db.execute("SELECT tx FROM txlayer_marker ORDER BY rowid"))
 
+    @_alone
     def forget(self, tx: TxId) -> None:
-        self._db.execute("DELETE FROM txlayer_marker WHERE tx = ?", (_text(tx),))
+        self._forgotten.append(tx)
+        self._sweep()
 
+    @_alone
     def close(self) -> None:
         self._db.close()
+
+    def _sweep(self) -> None:
+        """Inside an open unit it would be undone with the unit."""
+        if self._open is None and self._forgotten:
+            gone, self._forgotten = self._forgotten, []
+            self._db.executemany("DELETE FROM txlayer_marker WHERE tx = ?", [(_text(tx),) for tx in gone])
+
+    def _marker(self, tx: TxId) -> tuple[bool, bytes] | None:
+        found: tuple[bool, bytes] | None = self._db.execute(
+            "SELECT done, undo FROM txlayer_marker WHERE tx = ?", (_text(tx),)
+        ).fetchone()
+        return found
 
     def _take(self, tx: TxId) -> list[Statement]:
         """End the open transaction of the unit and keep what it would have done."""
         if self._open is None or self._open[0] != tx:
             return []
         unit = self._open[1]
-        self._db.execute("ROLLBACK")
         self._open = None
+        self._db.execute("ROLLBACK")
+        if not unit.open:
+            raise ResourceError(f"{tx} was abandoned")
+        unit.open = False
         return unit.statements
 
     def _run(self, statements: Sequence[Any]) -> None:
@@ -148,8 +243,12 @@ class SqliteResource:
             raise ResourceError(str(exc)) from exc
 
 
-def _marker(tx: TxId) -> Statement:
-    return ("INSERT INTO txlayer_marker VALUES (?)", (_text(tx),))
+def _marked(tx: TxId, done: bool, undo: bytes = b"") -> Statement:
+    return ("INSERT INTO txlayer_marker VALUES (?, ?, ?)", (_text(tx), done, undo))
+
+
+def _removed(tx: TxId) -> Statement:
+    return ("DELETE FROM txlayer_prepared WHERE tx = ?", (_text(tx),))
 
 
 def _text(tx: TxId) -> str:

@@ -6,7 +6,7 @@ from txlayer import messages as m
 from txlayer.effects import Received
 from txlayer.security import Seal
 
-_REPEATED = m.Begin | m.Prepare | m.Decision | m.CensusFailed
+_REPEATED = m.Begin | m.Prepare | m.Decision | m.CensusFailed | m.Finish
 
 
 def received(seal: Seal, data: bytes) -> Received | None:

@@ -1,4 +1,8 @@
-"""Performs the work of members on a resource: handlers, prepare, commit, undo. One call, one event back."""
+"""Performs the work of members on a resource: handlers, prepare, commit, undo. One call, one event back.
+
+A resource that cannot be reached gives no event: `ResourceUnavailable` comes out, and the same work is to be performed
+again until it is known what happened.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from txlayer.effects import (
     UnitPrepared,
     WholeApplied,
 )
-from txlayer.errors import ResourceError
+from txlayer.errors import ResourceError, ResourceUnavailable
 from txlayer.messages import Numbered, TxId
 from txlayer.resources.port import Resource
 
@@ -33,6 +37,7 @@ Work: TypeAlias = (
     RunHandler | PrepareUnit | CommitUnit | FinishUnit | InspectUnit | Compensate | ApplyWhole | ForgetMarker
 )
 WORK = (RunHandler, PrepareUnit, CommitUnit, FinishUnit, InspectUnit, Compensate, ApplyWhole, ForgetMarker)
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class HandlerFailed(Exception):
@@ -61,9 +66,11 @@ def marked_transactions(resource: Resource) -> tuple[TxId, ...]:
 class UnitWork:
     """The work of one site. Calls for one transaction must not overlap."""
 
-    def __init__(self, resource: Resource, handlers: Handlers) -> None:
+    def __init__(self, resource: Resource, handlers: Handlers, unanswered: dict[TxId, None] | None = None) -> None:
         self._resource = resource
         self._handlers = handlers
+        self._unanswered = unanswered if unanswered is not None else {}
+        """Commits that were sent and may have happened; kept by the caller from one piece of work to the next."""
 
     def perform(self, work: Work) -> Input | None:
         """Do it and say how it went."""
@@ -74,14 +81,14 @@ class UnitWork:
                 reason = self._attempt(lambda: self._resource.prepare(work.tx))
                 return UnitPrepared(work.tx, not reason, reason)
             case CommitUnit():
-                reason = self._attempt(lambda: self._resource.commit(work.tx))
+                reason = self._attempt(lambda: self._commit(work))
                 return UnitCommitted(work.tx, not reason, reason)
             case FinishUnit():
                 finish = self._resource.commit_prepared if work.commit else self._resource.roll_back
                 finish(work.tx)
                 return UnitFinished(work.tx)
             case InspectUnit():
-                return UnitInspected(work.tx, self._resource.state(work.tx))
+                return UnitInspected(work.tx, self._resource.settle(work.tx))
             case Compensate():
                 return self._compensate(work)
             case ApplyWhole():
@@ -93,20 +100,32 @@ class UnitWork:
                 return None
 
     def _run_handler(self, work: RunHandler) -> Input:
-        self._resource.savepoint(work.tx)
         try:
+            self._resource.savepoint(work.tx)
             self._handlers.handle(work.tx, work.event, self._resource.work(work.tx))
         except (HandlerFailed, ResourceError) as exc:
             self._resource.undo_to_savepoint(work.tx)
             return HandlerDone(work.tx, work.event.number, False, str(exc))
         return HandlerDone(work.tx, work.event.number, True)
 
+    def _commit(self, work: CommitUnit) -> None:
+        if work.tx not in self._unanswered:
+            try:
+                self._resource.commit(work.tx, _encode(work.events) if work.undoable else b"")
+                return
+            except ResourceUnavailable:
+                self._unanswered[work.tx] = None
+        committed = self._resource.settle(work.tx) == "committed"
+        del self._unanswered[work.tx]
+        if not committed:
+            raise ResourceError("the connection broke before the work was committed")
+
     def _compensate(self, work: Compensate) -> Input:
-        if self._resource.state(work.tx) != "committed":
+        if self._resource.settle(work.tx) != "committed":
             self._resource.roll_back(work.tx)
             return CompensationDone(work.tx, True)
         undo = undo_of(work.tx)
-        if self._resource.state(undo) == "committed":
+        if self._was_committed(undo):
             return CompensationDone(work.tx, True)
         reason = self._attempt(lambda: self._undo(work.tx, undo, work.events))
         if reason:
@@ -119,9 +138,8 @@ class UnitWork:
         self._resource.commit(undo)
 
     def _apply(self, tx: TxId, events: Iterable[Numbered]) -> None:
-        if self._resource.state(tx) == "committed":
+        if self._was_committed(tx):
             return
-        self._resource.roll_back(tx)
         try:
             for event in events:
                 self._handlers.handle(tx, event, self._resource.work(tx))
@@ -130,9 +148,19 @@ class UnitWork:
             self._resource.roll_back(tx)
             raise
 
+    def _was_committed(self, tx: TxId) -> bool:
+        """Whether an earlier attempt has done it, then to the end; otherwise nothing of it is left."""
+        if self._resource.state(tx) == "committed":
+            self._resource.commit_prepared(tx)
+            return True
+        self._resource.roll_back(tx)
+        return False
+
     def _attempt(self, act: Any) -> str:
         try:
             act()
+        except ResourceUnavailable:
+            raise
         except (HandlerFailed, ResourceError) as exc:
             return str(exc) or type(exc).__name__
         return ""

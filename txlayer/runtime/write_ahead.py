@@ -3,6 +3,9 @@
 Answers to questions that arrive in the meantime are outputs too. Roles know nothing of it: they return appends and
 outputs in one list, this module holds the outputs back. An append with `barrier` holds every role. Timers are not
 outputs. What is let go goes in the order in which each role asked for it.
+
+Forgetting can wait: a record that is dropped and comes back after a crash is dropped again, and a coordinator says its
+mark again. So drops, marks, and the markers that are forgotten after them do not ask for a sync of their own.
 """
 
 from __future__ import annotations
@@ -10,8 +13,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, Effect, Role, SetTimer
+from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, Effect, ForgetMarker, Role, SetTimer
 from txlayer.logs.record_log import RecordLog
+from txlayer.records import PeerMark
+
+_TIMERS = (SetTimer, CancelTimer)
 
 
 @dataclass(slots=True)
@@ -22,15 +28,17 @@ class WriteAhead:
     pending: dict[Role, int] = field(default_factory=dict)
     held: deque[tuple[int, Effect]] = field(default_factory=deque)
     barrier: int = 0
+    urgent: bool = False
+    """Something waits for the next sync, or will be asked for after a crash."""
 
     def admit(self, role: Role, effects: list[Effect]) -> list[Effect]:
         """Take what a role asked for; return what may be performed now."""
         free: list[Effect] = []
         for effect in effects:
-            if isinstance(effect, SetTimer | CancelTimer):
-                free.append(effect)
-            elif isinstance(effect, Append):
+            if isinstance(effect, Append):
                 self._append(role, effect)
+            elif isinstance(effect, _TIMERS):
+                free.append(effect)
             elif isinstance(effect, Drop):
                 self.log.drop(effect.key)
             elif isinstance(effect, AwaitLog):
@@ -41,11 +49,13 @@ class WriteAhead:
                     free.append(effect)
                 else:
                     self.held.append((position, effect))
+                    self.urgent = self.urgent or not isinstance(effect, ForgetMarker)
         return free
 
     def synced(self) -> list[Effect]:
         """The log has become durable further: what may be performed now, in order."""
         durable = self.log.durable
+        self.urgent = self.log.position > durable
         for role in [role for role, position in self.pending.items() if position <= durable]:
             del self.pending[role]
         free: list[Effect] = []
@@ -64,6 +74,7 @@ class WriteAhead:
 
     def _append(self, role: Role, effect: Append) -> None:
         position = self.log.append(effect.key, effect.record)
+        self.urgent = self.urgent or not isinstance(effect.record, PeerMark)
         if effect.barrier:
             self.barrier = position
         self._wait_for(role, position)

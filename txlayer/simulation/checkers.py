@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txlayer.messages import ChainKind, Scope, Status, TxId, TxType
+from txlayer.messages import ChainKind, Scope, Status, TxId, TxType, Visibility
 from txlayer.simulation.history import Applied, CallSeen, History
 from txlayer.transactions.scope import has_locals
 
@@ -24,6 +24,7 @@ def check(world: World) -> None:
     local_checker(world)
     follower_checker(world)
     duplicate_checker(history)
+    visibility_checker(history)
     liveness_checker(world)
 
 
@@ -225,6 +226,24 @@ def _reads(world: World, site: str, call: CallSeen, kind: ChainKind) -> bool:
         return False
     taste = world.plan.tastes[site, call.terms.type]
     return taste.durable if kind is ChainKind.CALLS else taste.scope is Scope.FOLLOWER
+
+
+def visibility_checker(history: History) -> None:
+    """The world outside sees nothing of a private transaction, and what it is to see on commit only then, and all."""
+    for tx, call in history.by_tx.items():
+        public, final = history.public.get(tx, {}), _final(history, tx)
+        local = call.terms.tx_type is TxType.LOCAL
+        if call.terms.visibility is Visibility.PRIVATE and public:
+            history.violation(f"events of a private transaction were published: {tx}")
+        if call.terms.visibility is Visibility.PUBLIC_ON_COMMIT and public and not local and final is None:
+            history.violation(f"published on commit without a commit: {tx}")
+        applied = next((a.values for a in history.applied if a.tx == tx), ())
+        if call.terms.visibility is Visibility.PRIVATE or final is None or not final or not applied:
+            continue
+        kinds = {item.payload.decode(): item.type for item in call.published}
+        own = {int(v.split(":")[0]) for v in applied if kinds.get(v.split(":", 2)[2]) == call.terms.type}
+        if not own <= set(public):
+            history.violation(f"committed, and never published outside: {tx} {sorted(own - set(public))}")
 
 
 def duplicate_checker(history: History) -> None:

@@ -40,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--crashes", type=int, default=1, help="with --explore")
     parser.add_argument("--losses", type=int, default=1, help="with --explore")
     parser.add_argument("--duplicates", type=int, default=0, help="with --explore")
-    parser.add_argument("--states", type=int, default=200_000, help="with --explore: stop after so many states")
+    parser.add_argument("--early", type=int, default=0, help="with --explore: timers that may outrun messages")
+    parser.add_argument("--states", type=int, default=1_000_000, help="with --explore: stop after so many states")
     parser.add_argument("--one-shot", action="store_true", help="with --explore: a one-shot transaction")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON line, last")
     parser.add_argument("--processes", type=int, default=1, help="share the work among so many processes")
@@ -102,10 +103,11 @@ def _outsider(args: argparse.Namespace) -> tuple[dict[str, object], bool]:
 
 
 def _explore(args: argparse.Namespace) -> tuple[dict[str, object], bool]:
-    explored = explore(args.explore, args.crashes, args.losses, args.duplicates, args.one_shot, args.states)
+    explored = explore(args.explore, args.crashes, args.losses, args.duplicates, args.one_shot, args.states, args.early)
     result: dict[str, object] = {
         "members": args.explore,
         "states": explored.states,
+        "site_states": explored.site_states,
         "transitions": explored.transitions,
         "depth": explored.depth,
         "closed": explored.closed,
@@ -151,7 +153,11 @@ class Totals:
 def run_seed(seed: int) -> dict[str, object]:
     """One general world, as numbers. One seed in a hundred runs twice and must leave the same trace."""
     world = World(seed, draw_plan(seed))
-    history = world.run()
+    try:
+        history = world.run()
+    except Exception as exc:  # whatever a role raises is its fault, and belongs to this seed
+        history = world.history
+        history.violation(f"raised {type(exc).__name__}: {exc}")
     if seed % 100 == 0:
         again = World(seed, draw_plan(seed))
         again.run()

@@ -20,21 +20,25 @@ from txlayer.effects import (
     CancelTimer,
     ConfirmCall,
     Effect,
+    ForgetSettlements,
     Input,
-    Opened,
     PresenceChanged,
+    Received,
     Resolve,
     ScopeChosen,
     Send,
     SetTimer,
+    Settle,
     TimerFired,
     TimerKey,
 )
 from txlayer.logs.port import Disk
 from txlayer.logs.record_log import Identity, open_log
+from txlayer.logs.register import MemoryRegister, Register
 from txlayer.messages import Numbered, Outcome, Scope, TxId
 from txlayer.resources.memory import MemoryResource
 from txlayer.runtime.inbox import received
+from txlayer.runtime.settling import forget, leave_keys, settle
 from txlayer.runtime.unit_work import WORK, UnitWork
 from txlayer.runtime.write_ahead import WriteAhead
 from txlayer.security import Seal
@@ -63,6 +67,7 @@ class DirectSite:
     seal: Seal
     choice: ScopeChosen
     bounds: Bounds
+    finishers: tuple[str, ...] = ()
     timers: dict[TimerKey, int] = field(default_factory=dict)
     resource: MemoryResource = field(default_factory=MemoryResource)
     participant: Participant = field(init=False)
@@ -71,10 +76,16 @@ class DirectSite:
     def __post_init__(self) -> None:
         log = open_log(self.disk, self.name, Identity(f"log-{self.name}", self.name.encode() * 8))
         seat = Seat(
-            self.name, log.header.incarnation, log.header.life, Keyring(log.header.secret), Patience(), self.bounds
-        )
+            self.name, log.header.incarnation, log.header.life, Keyring(log.header.secret), Patience(), self.bounds,
+            finishers=self.finishers,
+        )  # fmt: skip
+        leave_keys(self.hub.register, seat)
         self.participant = Participant(seat)
         self.ahead = WriteAhead(log)
+        records, log.records = log.records, {}
+        for role, effects in self.participant.recover(records.values()):
+            for effect in self.ahead.admit(role, effects):
+                self.perform(effect)
 
     def take(self, event: Input) -> None:
         """One step, and whatever of it need not wait."""
@@ -97,26 +108,31 @@ class DirectSite:
         """Do it at once."""
         hub = self.hub
         match effect:
+            case Send() if effect.site == self.name:
+                hub.queue.append((self.name, Received(effect.message), b""))
             case Send():
-                hub.queue.append((effect.site, None, self.seal.close(effect.message)))
+                hub.send(effect.site, self.seal.close(effect.message))
             case Broadcast():
                 hub.publish(self.seal.close(effect.message))
             case SetTimer():
+                hub.cancel(self.timers.get(effect.key))
                 self.timers[effect.key] = hub.plan(self, effect)
             case CancelTimer():
-                self.timers.pop(effect.key, None)
+                hub.cancel(self.timers.pop(effect.key, None))
             case AskScope():
                 choice = self.choice
                 chosen = ScopeChosen(
                     effect.tx, choice.scope, choice.identity, choice.compensatable, choice.one_phase, choice.durable
                 )
                 hub.queue.append((self.name, chosen, b""))
-            case Opened():
-                hub.opened(self, effect)
             case Resolve():
                 hub.resolved(self, effect)
             case Answer():
                 hub.publish(self.seal.close(m.Relay(effect.tx, effect.frame)))
+            case Settle():
+                hub.queue.append((self.name, settle(hub.register, self.participant.seat, effect), b""))
+            case ForgetSettlements():
+                forget(hub.register, self.participant.seat, effect)
             case _ if isinstance(effect, WORK):
                 result = UnitWork(self.resource, hub.handlers).perform(effect)
                 if result is not None:
@@ -131,26 +147,41 @@ class Hub:
 
     sites: dict[str, DirectSite] = field(default_factory=dict)
     queue: deque[tuple[str, Input | None, bytes]] = field(default_factory=deque)
-    planned: list[tuple[float, int, str, TimerKey]] = field(default_factory=list)
+    planned: list[tuple[float, int]] = field(default_factory=list)
+    timers: dict[int, tuple[str, TimerKey]] = field(default_factory=dict)
     handlers: Ignore = field(default_factory=Ignore)
+    register: Register = field(default_factory=MemoryRegister)
     now: float = 0.0
     count: int = 0
     steps: int = 0
     syncs: int = 0
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
     on_outcome: Callable[[str, Outcome], None] | None = None
 
     def add(
-        self, name: str, disk: Disk, seal: Seal, scope: Scope, bounds: Bounds | None = None, **options: Any
+        self, name: str, disk: Disk, seal: Seal, scope: Scope, finishers: tuple[str, ...] = (), **options: Any
     ) -> DirectSite:
         """A site that answers every census alike; with scope none it does not even subscribe."""
         choice = ScopeChosen(TxId("", "", 0, ""), scope, **options)
-        self.sites[name] = site = DirectSite(name, self, disk, seal, choice, Bounds())
+        self.sites[name] = site = DirectSite(name, self, disk, seal, choice, Bounds(), finishers)
         for one in self.sites.values():
             for other in self.sites:
                 types = ("orders",) if self.sites[other].choice.scope is not Scope.NONE else ()
-                one.take(PresenceChanged(other, 1, True, types))
+                one.take(PresenceChanged(other, self.sites[other].participant.seat.life, True, types))
         return site
+
+    def kill(self, name: str) -> DirectSite:
+        """A site is gone with all that it had not synced; the others notice."""
+        site = self.sites.pop(name)
+        for count in site.timers.values():
+            self.cancel(count)
+        site.ahead.log.close()
+        for other in self.sites.values():
+            other.take(PresenceChanged(name, site.participant.seat.life, False))
+        return site
+
+    def send(self, site: str, frame: bytes) -> None:
+        """To one inbox."""
+        self.queue.append((site, None, frame))
 
     def publish(self, frame: bytes) -> None:
         """To every subscriber."""
@@ -161,35 +192,46 @@ class Hub:
     def plan(self, site: DirectSite, effect: SetTimer) -> int:
         """Remember a timer."""
         self.count += 1
-        heapq.heappush(self.planned, (self.now + effect.seconds, self.count, site.name, effect.key))
+        heapq.heappush(self.planned, (self.now + effect.seconds, self.count))
+        self.timers[self.count] = (site.name, effect.key)
+        if len(self.planned) > 2 * len(self.timers) + 64:
+            self.planned = [entry for entry in self.planned if entry[1] in self.timers]
+            heapq.heapify(self.planned)
         return self.count
+
+    def cancel(self, count: int | None) -> None:
+        """Forget a timer."""
+        if count is not None:
+            self.timers.pop(count, None)
 
     def run(self) -> None:
         """Until nothing is left to do at this time."""
         while True:
-            while self.queue:
+            while self.queue or self.arrived():
                 for _ in range(len(self.queue)):
                     name, event, frame = self.queue.popleft()
-                    site = self.sites[name]
+                    site = self.sites.get(name)
+                    if site is None:
+                        continue
                     taken = event if event is not None else received(site.seal, frame)
                     if taken is not None:
                         site.take(taken)
             if not sum(self._sync(site) for site in self.sites.values()):
                 return
 
+    def arrived(self) -> bool:
+        """Whether something came in from outside; here nothing does."""
+        return False
+
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         self.now += seconds
         while self.planned and self.planned[0][0] <= self.now:
-            _, count, name, key = heapq.heappop(self.planned)
-            if self.sites[name].timers.get(key) == count:
+            name, key = self.timers.pop(heapq.heappop(self.planned)[1], ("", ("", "", "")))
+            if name in self.sites:
                 del self.sites[name].timers[key]
                 self.sites[name].take(TimerFired(key))
                 self.run()
-
-    def opened(self, site: DirectSite, effect: Opened) -> None:
-        """A caller may publish."""
-        self.outcomes.setdefault(effect.call, Outcome(effect.tx, effect.call, m.Status.PENDING, final=False))
 
     def resolved(self, site: DirectSite, effect: Resolve) -> None:
         """A caller hears and confirms at once."""

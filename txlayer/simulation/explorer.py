@@ -1,148 +1,31 @@
 """Every interleaving of the real step functions, for a few members and a few faults.
 
 A state is all sites with what they have written and prepared, and the messages in flight. From each state every
-message may be delivered, lost or doubled, every site may crash, at rest or in the middle of a step (before or after
-its records became durable, before anything of the step was sent), as far as the budget of faults goes. Timers run out
-only when no message is in flight. States that were seen before are not walked again; as members are alike, the first
-one to act is always the first; a site without a part in the transaction is given nothing.
+message may be delivered, lost or doubled, every site may crash, at rest or in the middle of a step, as far as the
+budget of faults goes. Timers run out only when no message is in flight, but for `early` of them.
+
+Three things keep the number of states and the time for each small. What one event makes of one site depends on that
+site alone (independence), so it is computed once and then looked up: a state of the search is a row of small numbers.
+Members are alike (symmetry): of all states that differ only in which member is which, one is walked. And what does not
+matter is not part of a state: the order of answers, the count of repetitions beyond two.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
+from array import array
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from hashlib import sha256
+from dataclasses import dataclass, field
+from hashlib import blake2b
 
-import msgspec
+from txlayer.messages import Conditions, Limit, Terms
+from txlayer.simulation.explored_site import Crash, Deliver, Fact, Timeout
+from txlayer.simulation.site_table import SiteTable
 
-from txlayer import messages as m
-from txlayer.effects import (
-    Append,
-    AskScope,
-    BeginCall,
-    Broadcast,
-    CancelTimer,
-    CommitCall,
-    ConfirmCall,
-    Drop,
-    Effect,
-    Input,
-    Opened,
-    PublishCall,
-    Received,
-    Resolve,
-    ScopeChosen,
-    Send,
-    SetTimer,
-    TimerFired,
-    TimerKey,
-)
-from txlayer.messages import Conditions, Item, Limit, Numbered, Scope, Terms, TxId
-from txlayer.records import AnyRecord
-from txlayer.resources.memory import MemoryResource
-from txlayer.runtime.unit_work import WORK, UnitWork, Work
-from txlayer.tokens import Keyring
-from txlayer.transactions.executor import Executor, State
-from txlayer.transactions.participant import Participant
-from txlayer.transactions.seat import Seat
-
-
-class Writes:
-    """Handlers that write the event down."""
-
-    def handle(self, tx: TxId, event: Numbered, work: object) -> None:
-        work.put(str(event.number), event.item.payload)  # type: ignore[attr-defined]
-
-    def compensate(self, tx: TxId, event: Numbered, work: object) -> None:
-        raise AssertionError("nobody compensates here")
-
-
-@dataclass(slots=True)
-class SmallSite:
-    """A site whose log is written and synced within the step."""
-
-    name: str
-    scope: Scope
-    life: int = 0
-    records: dict[str, AnyRecord] = field(default_factory=dict)
-    resource: MemoryResource = field(default_factory=MemoryResource)
-    timers: dict[TimerKey, None] = field(default_factory=dict)
-    participant: Participant = field(init=False)
-
-    def start(self) -> list[tuple[object, list[Effect]]]:
-        """A new life."""
-        self.life += 1
-        self.timers = {}
-        self.resource.crash()
-        self.participant = Participant(Seat(self.name, f"log-{self.name}", self.life, Keyring(self.name.encode() * 8)))
-        return list(self.participant.recover(list(self.records.values())))
-
-
-@dataclass(slots=True)
-class Situation:
-    """One state of the search. Sites are packed and shared between states; only the one that acts is opened."""
-
-    sites: dict[str, bytes]
-    flying: tuple[tuple[str, bytes], ...]
-    crashes: int
-    losses: int
-    duplicates: int
-    touched: bool = False
-    commits: bool = False
-    final: tuple[str, ...] = ()
-    aborts: bool = False
-    outcomes: tuple[str, ...] = ()
-    applied: tuple[str, ...] = ()
-    opened: dict[str, SmallSite] = field(default_factory=dict)
-
-    def site(self, name: str) -> SmallSite:
-        """A site of its own for this state."""
-        if name not in self.opened:
-            self.opened[name] = pickle.loads(self.sites[name])
-        return self.opened[name]
-
-    def close(self) -> None:
-        """Pack what was opened."""
-        for site in self.opened.values():
-            _count_no_further(site)
-        self.sites = {**self.sites, **{name: _pack(site) for name, site in self.opened.items()}}
-        self.opened = {}
-        self.flying = tuple(sorted(self.flying))
-
-    def copy(self) -> Situation:
-        """The same state, to be changed."""
-        return replace(self, opened={})
-
-    def digest(self) -> bytes:
-        """Equal for equal states."""
-        parts = (self.flying, self.crashes, self.losses, self.duplicates, self.touched, self.commits, self.aborts)
-        text = repr((parts, self.final, self.outcomes, self.applied))
-        return sha256(b"".join([text.encode(), *(sha256(packed).digest() for packed in self.sites.values())])).digest()
-
-
-def _count_no_further(site: SmallSite) -> None:
-    """Repetitions only make pauses longer, and there is no time here: two are as good as many."""
-    for coordinator in site.participant.coordinator.transactions.values():
-        coordinator.attempt = min(coordinator.attempt, 2)
-    for publisher in site.participant.publishers.values():
-        publisher.attempt = min(publisher.attempt, 2)
-    for members in site.participant.subscriber.members.values():
-        for member in members.values():
-            if isinstance(member, Executor):
-                member.doubts, member.gaps = min(member.doubts, 2), min(member.gaps, 2)
-    site.timers = dict(sorted(site.timers.items(), key=repr))
-
-
-def _pack(site: SmallSite) -> bytes:
-    """Bytes that depend on values only, not on which objects happen to be shared."""
-    buffer = io.BytesIO()
-    pickler = pickle.Pickler(buffer)
-    pickler.fast = True
-    pickler.dump(site)
-    return buffer.getvalue()
+Sites = tuple[int, ...]
+Flying = tuple[int, ...]
+# Sites, messages in flight, crashes, losses, duplicates and early timers left, facts.
+Situation = tuple[Sites, Flying, int, int, int, int, int]
 
 
 @dataclass(slots=True)
@@ -153,239 +36,211 @@ class Explored:
     transitions: int = 0
     depth: int = 0
     closed: bool = True
+    site_states: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
-
-
-COORDINATOR = "c"
-ITEM = Item("t", b"x")
-_encode = msgspec.msgpack.Encoder().encode
-_decode: msgspec.msgpack.Decoder[m.AnyMessage] = msgspec.msgpack.Decoder(m.AnyMessage)
 
 
 class Explorer:
     """Walks the states."""
 
-    def __init__(self, members: int, crashes: int, losses: int, duplicates: int, one_shot: bool) -> None:
-        names = [f"m{number}" for number in range(members)]
-        require = Conditions(at_least=1, only=tuple(names))
-        terms = Terms("t", limit=Limit.DISTRIBUTED, require=require, one_shot=one_shot)
-        sites = {COORDINATOR: SmallSite(COORDINATOR, Scope.NONE)}
-        sites.update({name: SmallSite(name, Scope.DISTRIBUTED) for name in names})
-        for site in sites.values():
-            site.start()
-        self.first = Situation({}, (), crashes, losses, duplicates, opened=sites)
-        self._names = list(sites)
-        self.step(self.first, COORDINATOR, BeginCall("k", terms, COORDINATOR, (ITEM,) if one_shot else ()))
-        self.first.close()
+    def __init__(
+        self, members: int, crashes: int, losses: int, duplicates: int = 0, one_shot: bool = False, early: int = 0
+    ) -> None:
+        names = tuple(f"m{number}" for number in range(members))
+        require = Conditions(at_least=1, only=names)
+        self.table = SiteTable(names, Terms("t", limit=Limit.DISTRIBUTED, require=require, one_shot=one_shot))
+        sites, flying = self.table.first()
+        self._facts: list[frozenset[Fact]] = [frozenset()]
+        self._fact_ids: dict[frozenset[Fact], int] = {frozenset(): 0}
+        self.first: Situation = (sites, flying, crashes, losses, duplicates, early, 0)
+        self.explored = Explored()
 
     def walk(self, limit: int) -> Explored:
         """Breadth first, until everything is seen or `limit` states are."""
-        explored = Explored()
-        seen = {self.first.digest()}
-        layer = [self.first]
+        explored = self.explored
+        numbers = {_digest(self.first): 0}
+        edges = array("L")
+        resting = bytearray([self._rests(self.first)])
+        layer = [(0, self.first)]
         while layer and not explored.violations:
             explored.depth += 1
-            following: list[Situation] = []
-            for state in layer:
+            following: list[tuple[int, Situation]] = []
+            for number, state in layer:
                 explored.states += 1
-                if explored.states > limit:
-                    explored.closed = False
-                    return explored
-                ended = True
                 for reached in self._next(state):
-                    ended = False
                     explored.transitions += 1
-                    self._check(reached, explored)
-                    reached.close()
-                    digest = reached.digest()
-                    if digest not in seen:
-                        seen.add(digest)
-                        following.append(reached)
-                if ended:
-                    self._check_end(state, explored)
+                    canonical = self._canonical(reached)
+                    digest = _digest(canonical)
+                    known = numbers.get(digest)
+                    if known is None:
+                        known = numbers[digest] = len(numbers)
+                        following.append((known, canonical))
+                        resting.append(self._rests(canonical))
+                    edges.append(number)
+                    edges.append(known)
+            explored.closed = not following
+            if explored.states + len(following) > limit and following:
+                break
             layer = following
+        explored.site_states = len(self.table.sites)
+        if explored.closed and not explored.violations:
+            self._check_that_all_come_to_rest(edges, resting)
         return explored
 
     # Transitions
 
     def _next(self, state: Situation) -> Iterator[Situation]:
-        for index, (target, packed) in enumerate(state.flying):
-            if (index and state.flying[index - 1] == (target, packed)) or not self._may_act(state, target):
+        sites, flying, crashes, losses, duplicates, early, facts = state
+        before = -1
+        for index, message in enumerate(flying):
+            if message == before:
                 continue
-            yield from self._deliveries(state, index)
-            if state.losses:
-                lost = self._without(state, index)
-                lost.losses -= 1
-                lost.touched = True
-                yield lost
-        if state.crashes:
-            for name in self._names:
-                if self._may_act(state, name):
-                    yield self._crashed(state.copy(), name)
-        if not state.flying:
-            yield from self._timeouts(state)
+            before = message
+            rest = flying[:index] + flying[index + 1 :]
+            body, target = self.table.messages[message]
+            yield self._stepped(state, rest, target, Deliver(body))
+            if losses:
+                yield (sites, rest, crashes, losses - 1, duplicates, early, facts)
+            if duplicates:
+                doubled = (sites, flying, crashes, losses, duplicates - 1, early, facts)
+                yield self._stepped(doubled, flying, target, Deliver(body))
+            if crashes:
+                crashed = (sites, flying, crashes - 1, losses, duplicates, early, facts)
+                yield self._stepped(crashed, rest, target, Deliver(body, False))
+                yield self._stepped(crashed, rest, target, Deliver(body, True))
+        if crashes:
+            crashed = (sites, flying, crashes - 1, losses, duplicates, early, facts)
+            for target in range(len(sites)):
+                yield self._stepped(crashed, flying, target, Crash())
+        if not flying or early:
+            hasty = (sites, flying, crashes, losses, duplicates, early - 1 if flying else early, facts)
+            for target, site in enumerate(sites):
+                for key in self.table.sites[site].timers:
+                    yield self._stepped(hasty, flying, target, Timeout(key))
 
-    def _without(self, state: Situation, index: int) -> Situation:
-        copy = state.copy()
-        copy.flying = state.flying[:index] + state.flying[index + 1 :]
-        return copy
+    def _stepped(
+        self, state: Situation, flying: Flying, target: int, happening: Deliver | Timeout | Crash
+    ) -> Situation:
+        sites, _, crashes, losses, duplicates, early, facts = state
+        result = self.table.step(sites[target], happening)
+        new_sites = (*sites[:target], result.site, *sites[target + 1 :])
+        new_flying = tuple(sorted(flying + result.sent)) if result.sent else flying
+        if result.facts:
+            facts = self._learn(facts, result.facts)
+        reached = (new_sites, new_flying, crashes, losses, duplicates, early, facts)
+        if result.facts:
+            self._check(reached)
+        return reached
 
-    def _deliveries(self, state: Situation, index: int) -> Iterator[Situation]:
-        target, packed = state.flying[index]
-        event = Received(_decode.decode(packed), b"frame")
-        delivered = self._without(state, index)
-        self.step(delivered, target, event)
-        yield delivered
-        if state.duplicates:
-            doubled = state.copy()
-            doubled.duplicates -= 1
-            self.step(doubled, target, event)
-            yield doubled
-        if state.crashes:
-            for durable in (False, True):
-                cut = self._without(state, index)
-                self.step(cut, target, event, cut_short=durable)
-                yield self._crashed(cut, target)
+    def _learn(self, facts: int, news: tuple[Fact, ...]) -> int:
+        known = self._facts[facts]
+        for fact in news:
+            if fact.what == "impossible":
+                self._violation(f"impossible work at {fact.names[0]}")
+            if fact.what == "applied" and fact in known:
+                self._violation(f"applied twice by {fact.names[0]}")
+        return self._fact_id(known | frozenset(news))
 
-    def _timeouts(self, state: Situation) -> Iterator[Situation]:
-        for name in self._names:
-            for key in state.copy().site(name).timers:
-                if key[0] == "marks" or not self._may_act(state, name):
-                    continue
-                fired = state.copy()
-                del fired.site(name).timers[key]
-                self.step(fired, name, TimerFired(key))
-                yield fired
+    def _fact_id(self, facts: frozenset[Fact]) -> int:
+        if facts not in self._fact_ids:
+            self._fact_ids[facts] = len(self._facts)
+            self._facts.append(facts)
+        return self._fact_ids[facts]
 
-    def _crashed(self, state: Situation, name: str) -> Situation:
-        state.crashes -= 1
-        state.touched = True
-        site = state.site(name)
-        pending: list[Input] = []
-        for _, effects in site.start():
-            pending += self._perform(state, site, effects)
-        for event in pending:
-            self.step(state, name, event)
-        return state
+    # Symmetry
 
-    def _may_act(self, state: Situation, name: str) -> bool:
-        """Members are alike: as long as none has done anything, only the first may."""
-        return name == COORDINATOR or state.touched or name == "m0"
+    def _canonical(self, state: Situation) -> Situation:
+        """The least of all states that differ from this one only in which member is which."""
+        table = self.table
+        sites, flying, facts = state[0], state[1], state[6]
+        best, least = 0, (sites, flying)
+        for number in range(1, len(table.exchanges)):
+            images = [0] * len(sites)
+            for position, site in enumerate(sites):
+                images[table.moved(number, position)] = table.site_images[site][number]
+            if (other := tuple(images)) > least[0]:
+                continue
+            candidate = (other, tuple(sorted([table.message_image(message, number) for message in flying])))
+            if candidate < least:
+                best, least = number, candidate
+        if best:
+            facts = self._fact_id(frozenset(self._image_of(fact, best) for fact in self._facts[facts]))
+        return (*least, *state[2:6], facts)
 
-    def step(self, state: Situation, name: str, event: Input, cut_short: bool | None = None) -> None:
-        """One event at one site. `cut_short`: it dies before anything is sent; True: its records are durable."""
-        site = state.site(name)
-        state.touched = state.touched or name != COORDINATOR
-        pending: list[Input] = [event]
-        while pending:
-            for _, effects in site.participant.step(pending.pop(0)):
-                if cut_short is None:
-                    pending += self._perform(state, site, effects)
-                elif cut_short:
-                    self._write(site, effects)
-            if cut_short is not None:
-                return
-
-    def _perform(self, state: Situation, site: SmallSite, effects: list[Effect]) -> list[Input]:
-        results: list[Input] = []
-        self._write(site, effects)
-        for effect in effects:
-            match effect:
-                case Send():
-                    if effect.site == site.name:
-                        results.append(Received(effect.message))
-                    else:
-                        self._fly(state, effect.site, effect.message)
-                case Broadcast():
-                    self._broadcast(state, effect.message)
-                case SetTimer():
-                    site.timers[effect.key] = None
-                case CancelTimer():
-                    site.timers.pop(effect.key, None)
-                case AskScope():
-                    results.append(ScopeChosen(effect.tx, site.scope, identity=True))
-                case Opened():
-                    results += [PublishCall("k", ITEM), CommitCall("k")]
-                case Resolve() if effect.outcome.final:
-                    state.outcomes = tuple(sorted({*state.outcomes, effect.outcome.status.value}))
-                    results.append(ConfirmCall("k"))
-                case _ if isinstance(effect, WORK):
-                    results += self._work(state, site, effect)
-                case _:
-                    pass
-        return results
-
-    def _work(self, state: Situation, site: SmallSite, effect: Work) -> list[Input]:
-        before = dict(site.resource.marked)
-        result = UnitWork(site.resource, Writes()).perform(effect)
-        new = [f"{site.name} {tx}" for tx in site.resource.marked if tx not in before]
-        state.applied = tuple(sorted([*state.applied, *new]))
-        return [result] if result is not None else []
-
-    def _broadcast(self, state: Situation, message: m.AnyMessage) -> None:
-        if isinstance(message, m.Decision):
-            keyring = Keyring(COORDINATOR.encode() * 8)
-            commit = message.token == keyring.token(message.tx, "commit")
-            state.commits, state.aborts = state.commits or commit, state.aborts or not commit
-            if commit:
-                state.final = tuple(
-                    n for n in self._names if Keyring(n.encode() * 8).member(message.tx) in message.final
-                )
-        for name in self._names:
-            if name != COORDINATOR:
-                self._fly(state, name, message)
-
-    def _fly(self, state: Situation, target: str, message: m.AnyMessage) -> None:
-        if isinstance(message, m.AskMark | m.Mark):
-            return
-        state.flying = (*state.flying, (target, _encode(message)))
-
-    def _write(self, site: SmallSite, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Append):
-                site.records.pop(effect.key, None)
-                site.records[effect.key] = effect.record
-            elif isinstance(effect, Drop):
-                site.records.pop(effect.key, None)
+    def _image_of(self, fact: Fact, exchange: int) -> Fact:
+        if fact.what == "outcome":
+            return fact
+        return Fact(fact.what, tuple(sorted(self.table.exchanges[exchange][name] for name in fact.names)))
 
     # Invariants
 
-    def _check(self, state: Situation, explored: Explored) -> None:
-        if state.applied and not state.commits:
-            explored.violations.append(f"applied before any commit: {state.applied}")
-        if len(set(state.applied)) != len(state.applied):
-            explored.violations.append(f"applied twice: {state.applied}")
-        bound = [name for name in state.final if name in state.opened and state.opened[name].resource.prepared]
-        if state.aborts and bound:
-            explored.violations.append(f"an abort was sent while {bound[0]}, which the commit names, is prepared")
-        astray = [what for what in state.applied if what.split()[0] not in state.final]
-        if state.commits and astray:
-            explored.violations.append(f"applied by who is not named: {astray}")
+    def _check(self, state: Situation) -> None:
+        facts = self._facts[state[6]]
+        commits = [fact.names for fact in facts if fact.what == "commit"]
+        applied = [fact.names[0] for fact in facts if fact.what == "applied"]
+        if len(commits) > 1:
+            self._violation(f"two final lists: {commits}")
+        if applied and not commits:
+            self._violation(f"applied before any commit: {applied}")
+        astray = [name for name in applied if commits and name not in commits[0]]
+        if astray:
+            self._violation(f"applied by who is not named: {astray}")
+        if commits and Fact("abort") in facts:
+            for name in commits[0]:
+                if self.table.sites[state[0][self.table.names.index(name)]].prepared:
+                    self._violation(f"an abort was sent while {name}, which the commit names, is prepared")
 
-    def _check_end(self, state: Situation, explored: Explored) -> None:
-        """Nothing can happen any more: then everything must be over."""
-        explored.outcomes.update(state.outcomes)
-        if not state.outcomes and state.site(COORDINATOR).life == 1:
-            explored.violations.append("the caller never heard an outcome")
-        if state.applied and "committed" not in state.outcomes and state.site(COORDINATOR).life == 1:
-            explored.violations.append(f"applied, and the caller heard {state.outcomes}")
-        missing = [name for name in state.final if not any(what.split()[0] == name for what in state.applied)]
-        if missing:
-            explored.violations.append(f"committed, and {missing[0]} never applied it")
-        for name in self._names:
-            site = state.site(name)
-            if site.resource.prepared or site.resource.units:
-                explored.violations.append(f"{name} is left with unfinished work")
-            for members in site.participant.subscriber.members.values():
-                for tx, member in members.items():
-                    state_of = getattr(member, "state", State.DONE)
-                    if state_of not in (State.DONE, State.REFUSED):
-                        explored.violations.append(f"{name} is left in {state_of.value}: {tx}")
+    def _rests(self, state: Situation) -> bool:
+        """Nothing is in flight and nothing is left to do; and then everything must be as decided."""
+        sites, flying, facts = state[0], state[1], self._facts[state[6]]
+        if flying or not all(self.table.sites[site].rests for site in sites):
+            return False
+        applied = {fact.names[0] for fact in facts if fact.what == "applied"}
+        outcomes = {fact.names[0] for fact in facts if fact.what == "outcome"}
+        if any(set(fact.names) - applied for fact in facts if fact.what == "commit"):
+            return False
+        if self.table.sites[sites[0]].life > 1:  # the caller is gone with its coordinator
+            self.explored.outcomes.update(outcomes or {"nobody is left to ask"})
+            return True
+        self.explored.outcomes.update(outcomes)
+        if applied and outcomes and outcomes != {"committed"}:
+            self._violation(f"applied, and the caller heard {sorted(outcomes)}")
+        return bool(outcomes)
+
+    def _check_that_all_come_to_rest(self, edges: array[int], resting: bytearray) -> None:
+        """From every state that was walked there is a way to rest: nothing is stuck, nobody waits for ever."""
+        before: list[list[int]] = [[] for _ in resting]
+        for position in range(0, len(edges), 2):
+            before[edges[position + 1]].append(edges[position])
+        waiting = [number for number, rests in enumerate(resting) if rests]
+        while waiting:
+            for number in before[waiting.pop()]:
+                if not resting[number]:
+                    resting[number] = 1
+                    waiting.append(number)
+        stuck = len(resting) - sum(resting)
+        if stuck:
+            self._violation(f"{stuck} states never come to rest, the first is {resting.index(0)}")
+
+    def _violation(self, text: str) -> None:
+        if len(self.explored.violations) < 10:
+            self.explored.violations.append(text)
+
+
+def _digest(state: Situation) -> bytes:
+    sites, flying, *rest = state
+    return blake2b(array("L", (*sites, *rest, *flying)).tobytes(), digest_size=16).digest()
 
 
 def explore(
-    members: int, crashes: int, losses: int, duplicates: int = 0, one_shot: bool = False, limit: int = 100_000
+    members: int,
+    crashes: int,
+    losses: int,
+    duplicates: int = 0,
+    one_shot: bool = False,
+    limit: int = 100_000,
+    early: int = 0,
 ) -> Explored:
     """Walk every interleaving, or the first `limit` states of it."""
-    return Explorer(members, crashes, losses, duplicates, one_shot).walk(limit)
+    return Explorer(members, crashes, losses, duplicates, one_shot, early).walk(limit)

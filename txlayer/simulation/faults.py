@@ -27,6 +27,8 @@ class Faults:
     forged: float = 0.0
     corrupt: float = 0.0
     presence_flap: float = 0.0
+    full_disk: float = 0.0
+    old_log: float = 0.0
 
     def heal(self) -> None:
         """No more faults."""
@@ -48,10 +50,12 @@ _HIGHEST = {
     "slow_handler": 0.2,
     "failing_handler": 0.08,
     "failing_prepare": 0.05,
-    "failing_compensation": 0.3,
+    "failing_compensation": 0.9,
     "forged": 0.1,
     "corrupt": 0.02,
     "presence_flap": 0.05,
+    "full_disk": 0.05,
+    "old_log": 0.3,
 }
 
 

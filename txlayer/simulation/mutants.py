@@ -11,9 +11,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from txlayer import messages as m
-from txlayer.effects import AddEntry, Append, Broadcast, Drop, Effect, ForgetMarker, RunHandler, Send, SetTimer
+from txlayer.effects import (
+    AddEntry,
+    Append,
+    Broadcast,
+    Drop,
+    Effect,
+    ForgetMarker,
+    PublishPlain,
+    Send,
+    SetTimer,
+    Settled,
+)
+from txlayer.logs.record_log import Head, RecordLog
 from txlayer.messages import Standing
+from txlayer.records import Settlement
 from txlayer.runtime.write_ahead import WriteAhead
 from txlayer.transactions.ballot import Ballot, Ruling
 from txlayer.transactions.census import Census
@@ -24,8 +39,10 @@ from txlayer.transactions.coordinator_desk import CoordinatorDesk
 from txlayer.transactions.creations import Creations
 from txlayer.transactions.event_coordinator import EventCoordinator
 from txlayer.transactions.executor import Executor, State
+from txlayer.transactions.finisher import Finisher
 from txlayer.transactions.local_executor import LocalExecutor
 from txlayer.transactions.marks import Marks
+from txlayer.transactions.participant import Participant
 from txlayer.transactions.publisher import Publisher
 from txlayer.transactions.reader import ChainReader
 from txlayer.transactions.sequence import Sequence
@@ -299,13 +316,6 @@ def _chain_number_again(self: Chain, record: Any) -> None:
 _CHAIN_RECOVER = Chain.recover
 
 
-def _redo_commit(self: Executor) -> list[Effect]:
-    return [RunHandler(self.tx, event) for event in self.sequence.events()] + _RESUME_MEMBER(self)
-
-
-_RESUME_MEMBER = Executor.resume
-
-
 def _inspect_trusts(self: Executor, found: Any) -> list[Effect]:
     return _INSPECTED(self, replace(found, state="prepared" if not self.choice.compensatable else "committed"))
 
@@ -346,6 +356,64 @@ def _compensate_forward(self: Compensation) -> tuple[m.Numbered, ...]:
     return self.events
 
 
+def _register_ignored(self: TxCoordinator, final: tuple[bytes, ...]) -> list[Effect]:
+    return self._commit(final)
+
+
+def _finisher_decides(self: Finisher, settled: Settled) -> list[Effect]:
+    return _FINISHER_SAYS(self, replace(settled, settlement=Settlement(False)))
+
+
+_FINISHER_SAYS = Finisher.on_settled
+
+
+def _settled_means_commit(self: TxCoordinator, settlement: Settlement) -> list[Effect]:
+    return _ON_SETTLED(self, Settlement(True, tuple(self.ballot.members)))
+
+
+_ON_SETTLED = TxCoordinator.on_settled
+
+
+def _head_unknown(self: RecordLog) -> Head:
+    return Head(self.header.incarnation, 0)
+
+
+def _unlogged_public(self: TxCoordinator, *args: Any) -> Any:
+    return msgspec.structs.replace(_RECORD(self, *args), public=())
+
+
+_RECORD = TxCoordinator._record
+
+
+def _late_ack_ignored(self: Chain, ack: m.ChainAck) -> list[Effect]:
+    reading = self.readers.get(ack.reader)
+    return [] if reading is not None and reading.stale else _CHAIN_ACK(self, ack)
+
+
+_CHAIN_ACK = Chain.on_ack
+
+
+def _half_a_log(self: Participant, records: Any) -> list[Any]:
+    """What comes of the first half leaves before the second is read: here, marks."""
+    kept = list(records)
+    early = Participant(self.seat)
+    for record in kept[: len(kept) // 2]:
+        if not early.coordinator.recover(record):
+            early.subscriber.recover(record)
+    types = sorted({name for record in kept if (name := getattr(record, "type", ""))})
+    mark = m.Mark(self.seat.site, self.seat.incarnation, m.Standing(early.coordinator.reserved))
+    says: list[Effect] = [Broadcast(name, mark) for name in types]
+    return [(("mark", ""), says), *_PARTICIPANT_RECOVER(self, kept)]
+
+
+_PARTICIPANT_RECOVER = Participant.recover
+
+
+def _dead_submit_queued(self: CoordinatorDesk, message: Any) -> list[Any]:
+    return _ON_PUBLISHER(self, message) if message.tx in self.transactions else []
+
+
+_ON_PUBLISHER = CoordinatorDesk._on_publisher
 _ON_BEGIN = Executor.on_begin
 _ADD = Chain.add
 _APPLIED = Executor._applied
@@ -401,5 +469,18 @@ MUTANTS = (
     Mutant("compensation is forgotten", (_instead(Compensation, "start", _always([])),), hint="compensation"),
     Mutant("prepared work is forgotten at restart", (_instead(SubscriberDesk, "resume", _recover_early),), hint="two phases"),
     Mutant("a restarted member trusts that it prepared", (_instead(Executor, "on_inspected", _inspect_trusts),), hint="two phases"),
+    Mutant("a coordinator commits past the register", (_instead(TxCoordinator, "_settle", _register_ignored),), hint="finisher"),
+    Mutant("a finisher decides by itself", (_instead(Finisher, "on_settled", _finisher_decides),), hint="finisher"),
+    Mutant("a coordinator ignores what stands in the register", (_instead(TxCoordinator, "on_settled", _settled_means_commit),), hint="finisher"),
+    Mutant("nobody asks the finisher", (_without(Executor, "_ask", lambda e: isinstance(e, Send) and isinstance(e.message, m.InDoubt) and bool(e.message.finisher)),), hint="finisher"),
+    Mutant("settling is not logged", (_without(TxCoordinator, "_settle", _appends),), hint="finisher"),
+    Mutant("an old copy of the log is not noticed", (_instead(RecordLog, "head", _head_unknown),)),
+    Mutant("events are not published on commit", (_without(TxCoordinator, "_commit", lambda e: isinstance(e, PublishPlain)),)),
+    Mutant("what is to be published on commit is not logged", (_instead(TxCoordinator, "_record", _unlogged_public),), hint="public on commit"),
+    Mutant("a late acknowledgement leaves a reader behind for ever", (_instead(Chain, "on_ack", _late_ack_ignored),)),
+    Mutant("a mark leaves before the whole log is read", (_instead(Participant, "recover", _half_a_log),), hint="one phase"),
+    Mutant("what a publisher says to a dead transaction is ignored", (_instead(CoordinatorDesk, "_on_publisher", _dead_submit_queued),), hint="hosted"),
+    Mutant("a refused delegation is not recorded", (_without(TxCoordinator, "_delegate_refused", _appends),), hint="one phase, refused"),
+    Mutant("an abort of members reaches locals", (_instead(TxCoordinator, "_abort", _abort_reaches_locals),), hint="local by chance, refused"),
     Mutant("markers are forgotten too early", (_instead(Executor, "_applied", lambda self: [ForgetMarker(self.tx), *_APPLIED(self)]),), hint="two phases"),
 )  # fmt: skip

@@ -19,6 +19,7 @@ from txlayer.effects import (
     Broadcast,
     CancelTimer,
     Effect,
+    ForgetSettlements,
     Input,
     MarkersFound,
     Notify,
@@ -26,18 +27,22 @@ from txlayer.effects import (
     PublishPlain,
     Received,
     Resolve,
+    RoomChanged,
     ScopeChosen,
     Send,
     SetTimer,
+    Settle,
     Surface,
     TimerFired,
     TimerKey,
 )
-from txlayer.errors import ResourceError
+from txlayer.errors import LogRolledBack, ResourceError
 from txlayer.logs.memory import MemoryDisk
-from txlayer.logs.record_log import Identity, RecordLog, open_log
+from txlayer.logs.record_log import Head, Identity, RecordLog, open_log
+from txlayer.logs.register import Register
 from txlayer.messages import Numbered, TxId
 from txlayer.resources.memory import MemoryResource
+from txlayer.runtime.settling import forget, leave_keys, settle
 from txlayer.runtime.unit_work import WORK, HandlerFailed, UnitWork, Work, marked_transactions
 from txlayer.runtime.write_ahead import WriteAhead
 from txlayer.simulation.clock import Clock
@@ -51,6 +56,7 @@ class Surroundings(Protocol):
 
     clock: Clock
     rng: Random
+    register: Register
 
     def send(self, source: str, target: str, message: m.AnyMessage) -> None: ...
     def broadcast(self, source: str, event_type: str, message: m.AnyMessage) -> None: ...
@@ -64,11 +70,14 @@ class Surroundings(Protocol):
     def resolved(self, site: str, effect: Resolve) -> None: ...
     def surfaced(self, site: str, effect: Surface) -> None: ...
     def notified(self, site: str, effect: Notify) -> None: ...
+    def published(self, site: str, effect: PublishPlain) -> None: ...
+    def relayed(self, site: str, effect: Answer) -> None: ...
     def committed(self, site: str, tx: TxId, values: list[tuple[str, object]]) -> None: ...
     def crash_point(self, site: str, point: str) -> None: ...
     def observe(self, source: str, message: m.AnyMessage) -> None: ...
     def broken(self, site: str, text: str) -> None: ...
     def note(self, site: str, text: str) -> None: ...
+    def old_log_refused(self, site: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -94,11 +103,11 @@ class SimulatedResource(MemoryResource):
     __slots__ = ("node",)
     node: Node
 
-    def prepare(self, tx: TxId) -> None:
+    def prepare(self, tx: TxId, of: int = 1) -> None:
         if self.node.world.prepare_fails(self.node.name, tx):
             self.roll_back(tx)
             raise HandlerFailed("drawn to fail")
-        super().prepare(tx)
+        super().prepare(tx, of)
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +119,10 @@ class Node:
     patience: Patience
     bounds: Bounds
     identity: Identity
+    finishers: tuple[str, ...] = ()
     disk: MemoryDisk = field(default_factory=MemoryDisk)
+    backup: MemoryDisk | None = None
+    remembered: Head | None = None
     resource: SimulatedResource = field(default_factory=SimulatedResource)
     up: bool = False
     paused_until: float = 0.0
@@ -125,6 +137,7 @@ class Node:
     syncing: bool = False
     inbox: deque[Input] = field(default_factory=deque)
     stepping: bool = False
+    room_low: bool = False
 
     def __post_init__(self) -> None:
         self.resource.node = self
@@ -136,16 +149,35 @@ class Node:
         """Open the log, read all of it, go on."""
         self.up = True
         self.generation += 1
-        self.log = open_log(self.disk, self.name, self.identity)
+        self.log = self._open_log()
+        self.remembered = self.log.head()
         self.last_life = self.log.header.life
         keyring = Keyring(self.log.header.secret)
-        seat = Seat(self.name, self.log.header.incarnation, self.log.header.life, keyring, self.patience, self.bounds)
+        seat = Seat(
+            self.name, self.log.header.incarnation, self.log.header.life, keyring, self.patience, self.bounds,
+            finishers=self.finishers,
+        )  # fmt: skip
+        leave_keys(self.world.register, seat)
         self.participant = Participant(seat)
         self.ahead = WriteAhead(self.log)
         records, self.log.records = self.log.records, {}
         self._perform_batches(self.participant.recover(records.values()))
         self._sync_soon()
         self.take(MarkersFound(marked_transactions(self.resource)))
+        self._watch_room()
+
+    def _open_log(self) -> RecordLog:
+        """An operator may have put an old copy of the log in its place: it is refused, then the right one is found."""
+        copy, self.backup = self.backup, None
+        if copy is not None and self.remembered is not None:
+            try:
+                log = open_log(copy, self.name, self.identity, self.remembered)
+            except LogRolledBack:
+                self.world.old_log_refused(self.name)
+            else:
+                self.disk = copy
+                return log
+        return open_log(self.disk, self.name, self.identity, self.remembered)
 
     def crash(self, kept: int) -> None:
         """Lose everything volatile; of what was written and not synced the first `kept` batches survive."""
@@ -156,7 +188,7 @@ class Node:
         self.timers.clear()
         self.queues.clear()
         self.inbox.clear()
-        self.syncing = self.stepping = False
+        self.syncing = self.stepping = self.room_low = False
         self.participant = self.ahead = self.log = None
 
     def life(self) -> int:
@@ -215,6 +247,7 @@ class Node:
         if self.log is None or self.ahead is None:
             return
         self.log.sync()
+        self.remembered = self.log.head()
         self.syncing = False
         self.world.crash_point(self.name, "after sync")
         if not self.up:
@@ -222,6 +255,13 @@ class Node:
         self._perform(self.ahead.synced())
         if self.up:
             self._sync_soon()
+            self._watch_room()
+
+    def _watch_room(self) -> None:
+        low = self.disk.low()
+        if low != self.room_low:
+            self.room_low = low
+            self.take(RoomChanged(low))
 
     # Effects out
 
@@ -248,6 +288,7 @@ class Node:
                 world.broadcast(self.name, effect.type, effect.message)
                 world.crash_point(self.name, "after send")
             case Answer():
+                world.relayed(self.name, effect)
                 world.broadcast(self.name, effect.type, m.Relay(effect.tx, effect.frame))
             case SetTimer():
                 self._set_timer(effect)
@@ -265,11 +306,25 @@ class Node:
             case Notify():
                 world.notified(self.name, effect)
             case PublishPlain():
-                pass
+                world.published(self.name, effect)
+            case Settle():
+                self._later(0.0005, lambda: self._settle(effect))
+            case ForgetSettlements():
+                assert self.participant is not None
+                forget(world.register, self.participant.seat, effect)
             case _ if isinstance(effect, WORK):
                 self._queue(effect)
             case _:
                 raise AssertionError(f"nobody performs {type(effect).__name__}")
+
+    def _settle(self, effect: Settle) -> None:
+        assert self.participant is not None
+        self.world.crash_point(self.name, "before settling")
+        if not self.up:
+            return
+        settled = settle(self.world.register, self.participant.seat, effect)
+        self.world.crash_point(self.name, "after settling")
+        self.take(settled)
 
     def _drain(self) -> None:
         if self.inbox and not self.stepping:

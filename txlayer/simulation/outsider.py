@@ -1,66 +1,75 @@
 """The outsider: reads everything, publishes anything, has no secret.
 
-For every kind of message it takes each one that it sees and replays it, alters it, or makes one up in its name, as
-far as it can at the given level: without a seal it can write any field, with an enrolment secret or signatures it can
-only repeat frames or break them. Tokens it never has, unless they were revealed. The harm done is counted by kind:
-runs in which a checker complains. Delay alone is no harm.
+For every kind of message it replays each one that it sees, at once and later, alters it, changes any field of it, and
+makes up others of what it has read so far. It puts them under every seal that it can make: none, a secret that it
+guessed, a key of its own in its own name and in others', a seal that it has read on another frame. The harm done is
+counted by kind: runs in which a checker complains. Delay alone is no harm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
 import msgspec
 
 from txlayer import messages as m
-from txlayer.codec import KINDS
-from txlayer.security import BrokerSeal, Seal, SecretSeal, SignedSeal
+from txlayer.codec import KINDS, VERSION, Frame, decode_frame, encode_body, encode_frame
+from txlayer.security import BrokerSeal, SecretSeal, SignedSeal
+from txlayer.simulation.bus import SimulatedBus, seals
 from txlayer.simulation.faults import Faults
+from txlayer.simulation.forgeries import NOBODY, Read
 from txlayer.simulation.plan import Plan
-from txlayer.simulation.sweep import ANONYMOUS, DURABLE, FOLLOWER, PLAIN, Configuration, _terms
+from txlayer.simulation.sweep import ALONE, ANONYMOUS, DURABLE, FOLLOWER, LOCAL, PLAIN, Configuration, terms_with
+from txlayer.simulation.sweep import NOBODY as NO_MEMBER
 from txlayer.simulation.world import World
 
 LEVELS = ("broker", "secret", "signed")
-# Without a seal: everything but what tokens settle (votes, delegations, acknowledgements, failed censuses) can be
-# forged. The value of a decision cannot, but its final list can.
-SETTLED_BY_TOKENS = {"Vote", "Delegated", "Ack", "CensusFailed", "Withdrawn", "Compensated", "Unknown"}
-ADMITTED = frozenset(KINDS) - SETTLED_BY_TOKENS
+# What an outsider can do harm with where nothing is sealed; docs/protocol.md says the same in words.
+ADMITTED = frozenset(KINDS)
+MOST_FORGED = 60
 SETTINGS = (
-    Configuration("outsider", (PLAIN, ANONYMOUS, PLAIN, FOLLOWER), _terms(settle_for=m.Conditions(1))),
-    Configuration("outsider, one shot", (PLAIN, PLAIN, PLAIN, DURABLE), _terms(one_shot=True), coordinator="s1"),
+    Configuration("outsider", (PLAIN, ANONYMOUS, PLAIN, FOLLOWER), terms_with(settle_for=m.Conditions(1))),
+    Configuration("outsider, one shot", (PLAIN, PLAIN, LOCAL, DURABLE), terms_with(one_shot=True), coordinator="s1"),
+    Configuration("outsider, one phase", (NO_MEMBER, ALONE, NO_MEMBER), terms_with(), finishers=False),
+    Configuration("outsider, finisher", (NO_MEMBER, PLAIN, PLAIN), terms_with(), finishers=True),
 )
 
 
 @dataclass(slots=True)
 class Attack:
-    """What the outsider does with frames of one kind."""
+    """What the outsider does with one kind of message."""
 
     kind: str
-    seal: Seal
+    level: str
     rng: Random
+    read: Read = field(init=False)
     forged: int = 0
+
+    def __post_init__(self) -> None:
+        self.read = Read(self.rng)
 
     def frames(self, message: m.AnyMessage, frame: bytes) -> list[bytes]:
         """What it puts on the bus after it has seen a message."""
-        if type(message).__name__ != self.kind or self.forged > 40:
+        self.read.read(message)
+        if self.forged > MOST_FORGED:
             return []
-        self.forged += 1
-        altered = bytearray(frame)
-        altered[self.rng.randrange(len(altered))] ^= 1 << self.rng.randrange(8)
-        own = BrokerSeal().close(self._made_up(message))
-        return [frame, bytes(altered), own]
+        made = self.read.invent(self.kind) if self.rng.random() < 0.3 else []
+        found: list[bytes] = []
+        if type(message).__name__ == self.kind:
+            altered = bytearray(frame)
+            altered[self.rng.randrange(len(altered))] ^= 1 << self.rng.randrange(8)
+            found = [frame, bytes(altered)]
+            made = [*made, *self._changed(message)]
+        self.forged += len(made)
+        return found + [sealed for one in made for sealed in self._seal(one, frame)]
 
-    def _made_up(self, message: m.AnyMessage) -> m.AnyMessage:
-        """The same message with one field to the outsider's liking."""
-        fields = [f.name for f in msgspec.structs.fields(type(message)) if f.name not in ("tx", "join")]
-        if not fields:
-            return message
-        name = self.rng.choice(fields)
-        made: m.AnyMessage = msgspec.structs.replace(message, **{name: self._liked(getattr(message, name))})
-        return made
+    def _changed(self, message: m.AnyMessage) -> list[m.AnyMessage]:
+        """The same message, with each field in turn to the outsider's liking."""
+        names = [f.name for f in msgspec.structs.fields(type(message)) if f.name not in ("tx", "join")]
+        return [msgspec.structs.replace(message, **{name: self._liked(getattr(message, name))}) for name in names]
 
     def _liked(self, value: object) -> object:
         match value:
@@ -73,7 +82,7 @@ class Attack:
             case bytes():
                 return self.rng.randbytes(len(value))
             case str():
-                return "s9"
+                return NOBODY
             case tuple():
                 return value[:-1] if value else value
             case m.Standing():
@@ -83,59 +92,71 @@ class Attack:
             case _:
                 return value
 
+    def _seal(self, message: m.AnyMessage, stolen: bytes) -> list[bytes]:
+        """Under every seal that it can make at this level."""
+        plain = BrokerSeal().close(message)
+        if self.level == "broker":
+            return [plain]
+        read = decode_frame(stolen)
+        body = encode_body(message)
+        under_stolen_seal = encode_frame(Frame(VERSION, read.sender, body, read.seal))
+        if self.level == "secret":
+            return [plain, under_stolen_seal, SecretSeal([b"a secret that it guessed"]).close(message)]
+        return [plain, under_stolen_seal, *(_signed(name).close(message) for name in (NOBODY, read.sender))]
+
+
+def _signed(name: str) -> SignedSeal:
+    """A key of its own, in whatever name."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return SignedSeal(name, Ed25519PrivateKey.from_private_bytes(b"a key of the outsider, all alone"), {})
+
+
+class AttackedBus(SimulatedBus):
+    """A bus with the outsider on it."""
+
+    attack: Attack
+
+    def send(self, source: str, target: str, message: m.AnyMessage) -> None:
+        super().send(source, target, message)
+        self._attack(source, [target, self.world.rng.choice(list(self.world.nodes))], message)
+
+    def broadcast(self, source: str, message: m.AnyMessage) -> None:
+        super().broadcast(source, message)
+        self._attack(source, list(self.world.nodes), message)
+
+    def _attack(self, source: str, targets: list[str], message: m.AnyMessage) -> None:
+        for forged in self.attack.frames(message, self.frame(source, message)):
+            for target in targets:
+                if target in self.world.nodes:
+                    delay = 0.0001 + 0.01 * self.world.rng.random() * self.world.rng.random()
+                    late = 3.0 * self.world.rng.random() if self.world.rng.random() < 0.2 else 0.0
+                    self.world.clock.after(delay + late, partial(self.deliver, target, forged))
+
 
 class AttackedWorld(World):
     """A world without faults but for the outsider."""
 
-    def __init__(self, seed: int, plan: Plan, seals: Callable[[str], Seal], attack: Attack) -> None:
+    def __init__(self, seed: int, plan: Plan, attack: Attack) -> None:
+        self._attack = attack
         super().__init__(seed, plan)
-        self.seals = {name: seals(name) for name in self.nodes}
-        self.attack = attack
-        self.seal = self.seals["s0"]
 
-    def send(self, source: str, target: str, message: m.AnyMessage) -> None:
-        self.seal = self.seals[source]
-        super().send(source, target, message)
-        self._attack(source, [target], message)
-
-    def broadcast(self, source: str, event_type: str, message: m.AnyMessage) -> None:
-        self.seal = self.seals[source]
-        super().broadcast(source, event_type, message)
-        self._attack(source, list(self.nodes), message)
-
-    def _attack(self, source: str, targets: list[str], message: m.AnyMessage) -> None:
-        frame = self.seals[source].close(message)
-        for forged in self.attack.frames(message, frame):
-            for target in targets:
-                if target in self.nodes:
-                    delay = 0.0001 + 0.01 * self.rng.random() * self.rng.random()
-                    self.clock.after(delay, partial(self._deliver, target, forged))
+    def make_bus(self) -> SimulatedBus:
+        bus = AttackedBus(self, seals(self.plan.level))
+        bus.attack = self._attack
+        return bus
 
 
 def attack(level: str, seeds: Iterable[int], kinds: Iterable[str] = KINDS) -> dict[str, int]:
     """For each kind of message: in how many runs the outsider did harm."""
     harmed: dict[str, int] = {}
-    seals = _seals(level)
     for kind in kinds:
         for seed in seeds:
             for setting in SETTINGS:
                 plan = setting.plan()
                 plan.faults = Faults(reorder=0.05)
                 plan.crash = ("", 0)
-                world = AttackedWorld(seed, plan, seals, Attack(kind, seals("s0"), Random(f"{kind} {seed}")))
-                history = world.run()
+                plan.level = level
+                history = AttackedWorld(seed, plan, Attack(kind, level, Random(f"{kind} {seed}"))).run()
                 harmed[kind] = harmed.get(kind, 0) + bool(history.violations)
     return {kind: count for kind, count in harmed.items() if count}
-
-
-def _seals(level: str) -> Callable[[str], Seal]:
-    if level == "broker":
-        return lambda _: BrokerSeal()
-    if level == "secret":
-        return lambda _: SecretSeal([b"enrolled together"])
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    names = [f"s{number}" for number in range(5)]
-    keys = {name: Ed25519PrivateKey.from_private_bytes(name.encode() * 16) for name in names}
-    public = {name: key.public_key() for name, key in keys.items()}
-    return lambda name: SignedSeal(name, keys[name], public)

@@ -10,6 +10,9 @@ from txlayer.simulation import faults as fault_kinds
 from txlayer.simulation.faults import Faults
 from txlayer.simulation.history import CallSeen
 from txlayer.simulation.workload import TYPES, Taste, draw_taste, draw_terms
+from txlayer.transactions.seat import Bounds
+
+LEVELS = ("broker",) * 14 + ("secret",) * 5 + ("signed",)
 
 
 @dataclass(slots=True)
@@ -20,7 +23,9 @@ class Plan:
     transactions: int = 35
     span: float = 40.0
     faults: Faults = field(default_factory=Faults)
-    secret: bool = False
+    level: str = "broker"
+    finishers: bool = False
+    bounds: Bounds = field(default_factory=Bounds)
     tastes: dict[tuple[str, str], Taste] = field(default_factory=dict)
     scripts: list[tuple[float, CallSeen, list[Item], bool, tuple[str, ...]]] = field(default_factory=list)
     crash: tuple[str, int] | None = None
@@ -37,7 +42,10 @@ class Plan:
 def draw_plan(seed: int) -> Plan:
     """A general world."""
     rng = Random(f"plan {seed}")
-    plan = Plan(sites=rng.choice([3, 4, 4, 5]), secret=rng.random() < 0.2, faults=fault_kinds.draw(rng))
+    plan = Plan(sites=rng.choice([3, 4, 4, 5]), level=rng.choice(LEVELS), faults=fault_kinds.draw(rng))
+    plan.finishers = rng.random() < 0.25
+    if rng.random() < 0.15:
+        plan.bounds = Bounds(chain_entries=rng.choice([1, 2, 4]))
     names = [f"s{number}" for number in range(plan.sites)]
     for name in names:
         for event_type in TYPES:

@@ -72,11 +72,10 @@ def _member_rows(node: Node, member: Executor, pending: bool) -> list[str]:
     rows: list[str] = []
     if member.state is State.PREPARING:
         rows.append("P3" if pending else "P4")
+        rows += ["P5"] if node.resource.state(member.tx) == "prepared" else []
         rows += ["K1"] if member.choice.compensatable else []
     elif member.state is State.APPLYING and member.compensation is not None:
         rows.append("K2")
-    elif member.state is State.PREPARED and pending:
-        rows.append("P5")
     elif member.state in _MEMBER:
         rows.append(_MEMBER[member.state])
         rows += ["P8"] if member.state is State.APPLYING and not pending else []

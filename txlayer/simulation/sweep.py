@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
-from txlayer.messages import Access, Conditions, Item, Limit, Scope, Status, Terms, TxId, TxType
+from txlayer.messages import Access, Conditions, Item, Limit, Scope, Status, Terms, TxId, TxType, Visibility
 from txlayer.simulation.history import CallSeen, History
 from txlayer.simulation.plan import Plan
 from txlayer.simulation.workload import TYPES, Taste
@@ -39,10 +39,12 @@ class Configuration:
     helpers: tuple[str, ...] = ()
     abort: bool = False
     refuser: str = ""
+    finishers: bool = False
 
     def plan(self) -> Plan:
         """Two transactions, one after the other."""
         plan = Plan(sites=len(self.tastes), span=4.0, heal_for=200.0, refuser=self.refuser)
+        plan.finishers = self.finishers
         for number, taste in enumerate(self.tastes):
             for event_type in TYPES:
                 plan.tastes[f"s{number}", event_type] = taste
@@ -53,33 +55,40 @@ class Configuration:
         return plan
 
 
-def _terms(**changes: object) -> Terms:
+def terms_with(**changes: object) -> Terms:
+    """Terms of a small world, with short deadlines."""
     base: dict[str, object] = {"census_within": 1.0, "vote_within": 1.0, "complete_within": 4.0}
     return Terms("orders", **{**base, **changes})  # type: ignore[arg-type]
 
 
 AT_LEAST_ONE = Conditions(at_least=1)
 CONFIGURATIONS = (
-    Configuration("two phases", (PLAIN, PLAIN, PLAIN), _terms(limit=Limit.DISTRIBUTED)),
-    Configuration("settle for one", (NOBODY, ANONYMOUS, PLAIN), _terms(settle_for=AT_LEAST_ONE)),
-    Configuration("one shot", (PLAIN, PLAIN, ANONYMOUS), _terms(one_shot=True, settle_for=AT_LEAST_ONE)),
-    Configuration("one shot, hosted", (NOBODY, PLAIN, PLAIN), _terms(one_shot=True), coordinator="s1"),
-    Configuration("one phase", (NOBODY, ALONE, NOBODY), _terms(limit=Limit.DISTRIBUTED)),
-    Configuration("one phase at home", (ALONE, NOBODY, NOBODY), _terms(), coordinator="s1"),
-    Configuration("one phase, refused", (NOBODY, ALONE, NOBODY), _terms(limit=Limit.DISTRIBUTED), refuser="s1"),
-    Configuration("one shot, refused", (NOBODY, PLAIN, UNDOABLE), _terms(one_shot=True), refuser="s1"),
-    Configuration("settle for two, refused", (PLAIN, PLAIN, PLAIN), _terms(settle_for=Conditions(2)), refuser="s1"),
-    Configuration("compensation", (PLAIN, UNDOABLE, UNDOABLE), _terms(), abort=True),
-    Configuration("one shot, compensation", (NOBODY, UNDOABLE, PLAIN), _terms(one_shot=True, require=AT_LEAST_ONE)),
-    Configuration("follower", (PLAIN, PLAIN, FOLLOWER, FOLLOWER), _terms()),
-    Configuration("durable local", (PLAIN, PLAIN, DURABLE), _terms()),
-    Configuration("durable local, one shot", (NOBODY, PLAIN, DURABLE), _terms(one_shot=True)),
-    Configuration("local by chance", (PLAIN, LOCAL, PLAIN), _terms(), abort=True),
-    Configuration("local by chance, refused", (NOBODY, LOCAL, PLAIN), _terms(), refuser="s2"),
-    Configuration("purely local", (LOCAL, LOCAL, DURABLE), _terms(tx_type=TxType.LOCAL)),
-    Configuration("purely local, one shot", (LOCAL, LOCAL, LISTENER), _terms(tx_type=TxType.LOCAL, one_shot=True)),
-    Configuration("hosted", (NOBODY, NOBODY, PLAIN), _terms(), coordinator="s1"),
-    Configuration("hosted, two publishers", (NOBODY, PLAIN, PLAIN), _terms(access=Access.MULTI), "s1", "s0", ("s2",)),
+    Configuration("two phases", (PLAIN, PLAIN, PLAIN), terms_with(limit=Limit.DISTRIBUTED)),
+    Configuration("settle for one", (NOBODY, ANONYMOUS, PLAIN), terms_with(settle_for=AT_LEAST_ONE)),
+    Configuration("one shot", (PLAIN, PLAIN, ANONYMOUS), terms_with(one_shot=True, settle_for=AT_LEAST_ONE)),
+    Configuration("one shot, hosted", (NOBODY, PLAIN, PLAIN), terms_with(one_shot=True), coordinator="s1"),
+    Configuration("one phase", (NOBODY, ALONE, NOBODY), terms_with(limit=Limit.DISTRIBUTED)),
+    Configuration("one phase at home", (ALONE, NOBODY, NOBODY), terms_with(), coordinator="s1"),
+    Configuration("one phase, refused", (NOBODY, ALONE, NOBODY), terms_with(limit=Limit.DISTRIBUTED), refuser="s1"),
+    Configuration("one shot, refused", (NOBODY, PLAIN, UNDOABLE), terms_with(one_shot=True), refuser="s1"),
+    Configuration("settle for two, refused", (PLAIN, PLAIN, PLAIN), terms_with(settle_for=Conditions(2)), refuser="s1"),
+    Configuration("compensation", (PLAIN, UNDOABLE, UNDOABLE), terms_with(), abort=True),
+    Configuration("one shot, compensation", (NOBODY, UNDOABLE, PLAIN), terms_with(one_shot=True, require=AT_LEAST_ONE)),
+    Configuration("follower", (PLAIN, PLAIN, FOLLOWER, FOLLOWER), terms_with()),
+    Configuration("durable local", (PLAIN, PLAIN, DURABLE), terms_with()),
+    Configuration("durable local, one shot", (NOBODY, PLAIN, DURABLE), terms_with(one_shot=True)),
+    Configuration("local by chance", (PLAIN, LOCAL, PLAIN), terms_with(), abort=True),
+    Configuration("local by chance, refused", (NOBODY, LOCAL, PLAIN), terms_with(), refuser="s2"),
+    Configuration("purely local", (LOCAL, LOCAL, DURABLE), terms_with(tx_type=TxType.LOCAL)),
+    Configuration("purely local, one shot", (LOCAL, LOCAL, LISTENER), terms_with(tx_type=TxType.LOCAL, one_shot=True)),
+    Configuration("hosted", (NOBODY, NOBODY, PLAIN), terms_with(), coordinator="s1"),
+    Configuration("public on commit", (NOBODY, PLAIN, NOBODY), terms_with(visibility=Visibility.PUBLIC_ON_COMMIT)),
+    Configuration("finisher", (NOBODY, ANONYMOUS, PLAIN), terms_with(limit=Limit.DISTRIBUTED), finishers=True),
+    Configuration("finisher, one shot", (PLAIN, PLAIN, FOLLOWER), terms_with(one_shot=True), finishers=True),
+    Configuration("finisher, compensation", (PLAIN, UNDOABLE, ANONYMOUS), terms_with(), finishers=True),
+    Configuration(
+        "hosted, two publishers", (NOBODY, PLAIN, PLAIN), terms_with(access=Access.MULTI), "s1", "s0", ("s2",)
+    ),
 )
 
 
@@ -106,7 +115,15 @@ def run_one(configuration: Configuration, disturbance: Disturbance, seed: int = 
     world.run()
     if disturbance.crash is None and disturbance.late is None:
         resilience_checker(world, configuration, disturbance)
+    if configuration.finishers and disturbance.restart_after >= 8.0:
+        finisher_checker(world)
     return world
+
+
+def finisher_checker(world: World) -> None:
+    """With a finisher nobody waits for a dead coordinator: when it comes back, no member has prepared work of it."""
+    for site, tx in world.history.blocked:
+        world.history.violation(f"{site} waited with prepared work for the coordinator of {tx}")
 
 
 def resilience_checker(world: World, configuration: Configuration, disturbance: Disturbance) -> None:
@@ -137,6 +154,8 @@ def disturbances(configuration: Configuration, pairs: int = 1) -> Iterator[Distu
         yield Disturbance(crash=point)
         yield Disturbance(crash=point, restart_after=0.1)
         yield Disturbance(crash=point, sync_seconds=0.9)
+        if configuration.finishers:
+            yield Disturbance(crash=point, restart_after=8.0)
         yield Disturbance(crash=point, restart_after=0.1, replay=True)
         if point[0] == configuration.coordinator:
             yield Disturbance(crash=point, wipe=True)

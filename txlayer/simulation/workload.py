@@ -216,8 +216,8 @@ class Script:
     def on_restart(self) -> None:
         """The caller's site came back: ask by key or by id, or simply do it again under the same key."""
         node = self.world.node(self.site)
-        if self.call.done or not self.started or node.last_life == self.life:
-            return
+        if self.call.done or not self.started or not node.up or node.last_life == self.life:
+            return  # down again: the next start asks, and it alone
         self.life = node.last_life
         if self.call.terms.one_shot and not self.call.outcomes and self.world.rng.random() < 0.4:
             self.begin()

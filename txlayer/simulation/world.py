@@ -9,35 +9,34 @@ from random import Random
 
 from txlayer import messages as m
 from txlayer.effects import (
+    Answer,
     AskCall,
     FollowCall,
     Input,
     Notify,
     Opened,
     PresenceChanged,
-    Received,
+    PublishPlain,
     Resolve,
     RunHandler,
     ScopeChosen,
     Surface,
 )
-from txlayer.errors import DecodeError
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.record_log import Identity
+from txlayer.logs.register import MemoryRegister, Register
 from txlayer.messages import ChainKind, Numbered, Scope, Terms, TxId
-from txlayer.runtime.inbox import received
 from txlayer.runtime.unit_work import Work
-from txlayer.security import BrokerSeal, Seal, SecretSeal
+from txlayer.simulation.bus import SimulatedBus, seals
 from txlayer.simulation.checkers import check, lost_log_checker
 from txlayer.simulation.clock import Clock
 from txlayer.simulation.history import Applied, History
-from txlayer.simulation.network import Network
 from txlayer.simulation.node import Node
+from txlayer.simulation.observer import Observer
 from txlayer.simulation.plan import Plan
 from txlayer.simulation.rows import rows_hit
 from txlayer.simulation.workload import TYPES, Script, confirm_helpers
-from txlayer.tokens import Keyring, reveals
-from txlayer.transactions.seat import Bounds, Patience
+from txlayer.transactions.seat import Patience
 
 
 class World:
@@ -50,24 +49,31 @@ class World:
         self.clock = Clock()
         self.history = History()
         self.faults = plan.faults
-        self.network = Network(self.clock, self.rng, self.faults, self.history, self._deliver)
-        self.seal: Seal = SecretSeal([b"enrolled together"]) if plan.secret else BrokerSeal()
+        self.register: Register = MemoryRegister()
         self.hash = sha256()
-        self._trace = trace
-        self._received: dict[bytes, Received | None] = {}
-        self._points: dict[str, int] = {}
-        self._stolen: list[bytes] = []
-        self._delivered: dict[str, list[bytes]] = {}
-        self._healed = False
         self.scripts: dict[str, Script] = {}
         self.nodes: dict[str, Node] = {}
+        self._trace = trace
+        self._points: dict[str, int] = {}
+        self._healed = False
+        self._make_nodes()
+        self.observer = Observer(self.history, self.clock, self.nodes)
+        self.bus = self.make_bus()
+        self.network = self.bus.network
+
+    def make_bus(self) -> SimulatedBus:
+        """What carries frames in this world."""
+        return SimulatedBus(self, seals(self.plan.level))
+
+    def _make_nodes(self) -> None:
         patience = Patience(retry=0.2, in_doubt=0.6, gap=0.1, linger=2.0, mark=1.0, longest=5.0)
+        plan = self.plan
         for number in range(plan.sites):
             name = f"s{number}"
-            incarnation = sha256(f"{seed} {name}".encode()).hexdigest()[:8]
+            incarnation = sha256(f"{self.seed} {name}".encode()).hexdigest()[:8]
             identity = Identity(incarnation, sha256(f"secret {name}".encode()).digest())
-            self.nodes[name] = Node(name, self, patience, Bounds(), identity)
-        self._sites_of: dict[tuple[TxId, bytes], str] = {}
+            finishers = (f"s{(number + 1) % plan.sites}",) if plan.finishers else ()
+            self.nodes[name] = Node(name, self, patience, plan.bounds, identity, finishers)
 
     # Running
 
@@ -181,6 +187,10 @@ class World:
                     self.clock.after(at + rng.random(), partial(self._cut, name, both=False))
                 if rng.random() < faults.presence_flap:
                     self.clock.after(at + rng.random(), partial(self._announce, name, False))
+                if rng.random() < faults.full_disk:
+                    self.clock.after(at + rng.random(), partial(self._fill_disk, name))
+                if rng.random() < faults.old_log:
+                    self.clock.after(at + rng.random(), partial(self._copy_log, name))
 
     def crash(self, name: str, why: str) -> None:
         """A site dies; it comes back unless the world ends first."""
@@ -192,7 +202,7 @@ class World:
         self.note(name, f"crashes {why}")
         node.crash(kept=self.rng.choice([0, 1]))
         if self.plan.wipe:  # its log is lost; the secret, kept elsewhere, is not
-            node.disk = MemoryDisk()
+            node.disk, node.remembered = MemoryDisk(), None
             node.identity = Identity(f"{node.identity.incarnation}-again", node.identity.secret)
         self.clock.after(0.2 + 0.3 * self.rng.random(), lambda: self._announce(name, False))
         pause = self.plan.restart_after * (0.5 + 4 * self.rng.random())
@@ -202,13 +212,14 @@ class World:
 
     def _redeliver(self, name: str) -> None:
         """The bus delivers again what the dead site never acknowledged, in order: everything, at worst."""
-        for number, frame in enumerate(self._delivered.pop(name, [])):
-            self.clock.after(0.02 * number, partial(self._deliver, name, frame))
+        for number, frame in enumerate(self.bus.delivered.pop(name, [])):
+            self.clock.after(0.02 * number, partial(self.bus.deliver, name, frame))
 
     def _start(self, name: str) -> None:
         node = self.nodes[name]
         if node.up:
             return
+        self.history.blocked += [(o, tx) for o in self.nodes for tx in self._waiting_for(name, o)]
         node.start()
         self.note(name, f"starts life {node.life()}")
         for other, peer in self.nodes.items():
@@ -220,13 +231,18 @@ class World:
             if script.site == name:
                 self.clock.after(0.05, script.on_restart)
 
+    def _waiting_for(self, coordinator: str, site: str) -> list[TxId]:
+        prepared = self.nodes[site].resource.prepared
+        return [tx for tx in prepared if tx.coordinator == coordinator and site != coordinator]
+
     def _follow(self, node: Node) -> None:
         """Sites that follow, or are durable local members, read every coordinator."""
         for kind in ChainKind:
             types = tuple(t for t in TYPES if self.plan.tastes[node.name, t].reads() is kind)
             for other, peer in self.nodes.items():
                 if types and other != node.name:
-                    node.take(FollowCall(other, peer.identity.incarnation, kind, types))
+                    anew = (node.name, other, kind.value) in self.history.stale
+                    node.take(FollowCall(other, peer.identity.incarnation, kind, types, anew))
 
     def _announce(self, name: str, alive: bool) -> None:
         node = self.nodes[name]
@@ -255,6 +271,22 @@ class World:
                     self.network.cut[pair[1], pair[0]] = None
         self.clock.after(4.0 * self.rng.random(), self.network.cut.clear)
 
+    def _fill_disk(self, name: str) -> None:
+        """Someone else's files take the room; a while later they are gone."""
+        self.history.faults["D4"] += 1
+        self.nodes[name].disk.full = True
+        self.clock.after(4.0 * self.rng.random(), lambda: setattr(self.nodes[name].disk, "full", False))
+
+    def _copy_log(self, name: str) -> None:
+        """An operator copies the log, and at the next crash puts the copy in its place."""
+        disk = self.nodes[name].disk
+        self.nodes[name].backup = MemoryDisk(disk.header, dict(disk.rows))
+
+    def old_log_refused(self, site: str) -> None:
+        """A site did not start from a log that is older than the bus remembers."""
+        self.history.faults["D3"] += 1
+        self.note(site, "refuses an old copy of its log")
+
     def crash_point(self, site: str, point: str) -> None:
         """A place where a crash is interesting."""
         count = self._points[site] = self._points.get(site, 0) + 1
@@ -270,13 +302,13 @@ class World:
 
     def _directed(self, source: str, target: str, frame: bytes) -> bool:
         if self.network.carried == self.plan.late:
-            self.clock.after(8.0, lambda: self._deliver(target, frame))
+            self.clock.after(8.0, lambda: self.bus.deliver(target, frame))
             return True
         return self.network.carried == self.plan.drop
 
     def _lose_decision(self, source: str, target: str, frame: bytes) -> bool:
         """Until the crash the last site hears no decision: it is the one that will have to ask."""
-        event = self._received.get(frame)
+        event = self.bus.open(source, frame)
         decided = event is not None and isinstance(event.message, m.Decision)
         return decided and self.history.crashes == 0 and target == list(self.nodes)[-1]
 
@@ -284,126 +316,15 @@ class World:
 
     def send(self, source: str, target: str, message: m.AnyMessage) -> None:
         """To one inbox."""
-        self.observe(source, message)
-        if isinstance(message, m.Followed) and target in self.nodes:
-            self.history.registered.setdefault((target, source, message.kind.value), self.clock.now)
-        if target in self.nodes:
-            self.network.carry(source, target, self._frame(message))
+        self.bus.send(source, target, message)
 
     def broadcast(self, source: str, event_type: str, message: m.AnyMessage) -> None:
         """To everyone who listens to the type."""
-        self.observe(source, message)
-        frame = self._frame(message)
-        for name in self.nodes:
-            self.network.carry(source, name, frame)
-        if self.faults.forged and self.rng.random() < self.faults.forged:
-            self._forge(message, frame)
-
-    def _frame(self, message: m.AnyMessage) -> bytes:
-        frame = self.seal.close(message)
-        if frame not in self._received:
-            if len(self._received) > 5000:
-                self._received.clear()
-            self._received[frame] = self._open(frame)
-        return frame
-
-    def _open(self, frame: bytes) -> Received | None:
-        try:
-            return received(self.seal, frame)
-        except DecodeError:
-            self.history.faults["M8"] += 1
-            return None
-
-    def _deliver(self, target: str, frame: bytes) -> None:
-        node = self.nodes[target]
-        if not node.up:
-            return
-        if self.clock.now < node.paused_until:
-            self.clock.after(node.paused_until - self.clock.now, lambda: self._deliver(target, frame))
-            return
-        if self.faults.corrupt and self.rng.random() < self.faults.corrupt:
-            spot = self.rng.randrange(len(frame))
-            flipped = frame[:spot] + bytes([frame[spot] ^ 1]) + frame[spot + 1 :]
-            frame = flipped if self.plan.secret else frame[:spot]
-        event = self._received[frame] if frame in self._received else self._open(frame)
-        if event is None:
-            return
-        self.history.events += 1
-        if self.plan.replay:
-            self._delivered.setdefault(target, []).append(frame)
-        line = f"{self.clock.now:.6f} {target} {type(event.message).__name__}"
-        self.hash.update(line.encode())
-        self.hash.update(frame)
-        if self._trace is not None:
-            self._trace(f"{self.clock.now:9.4f} {target} <- {event.message}")
-        node.take(event)
-
-    def _forge(self, message: m.AnyMessage, frame: bytes) -> None:
-        """An outsider repeats frames and makes up votes and decisions with tokens that it does not have."""
-        self.history.faults["M7"] += 1
-        self._stolen = [*self._stolen[-20:], frame]
-        target = self.rng.choice(list(self.nodes))
-        old = self.rng.choice(self._stolen)
-        self.clock.after(2.0 * self.rng.random(), lambda: self._deliver(target, old))
-        tx = getattr(message, "tx", None)
-        if tx is None or self.plan.secret:
-            return
-        fake = bytes(self.rng.randrange(256) for _ in range(32))
-        if self.rng.random() < 0.5:
-            keyring = self._keyring(self.rng.choice(list(self.nodes)))
-            forged: m.AnyMessage = m.Vote(tx, keyring.member(tx), fake, 0, b"")
-            target = tx.coordinator
-        else:
-            forged = m.Decision(tx, fake, tuple(self._keyring(name).member(tx) for name in self.nodes))
-        forged_frame = self._frame(forged)
-        self.clock.after(0.01 * self.rng.random(), lambda: self._deliver(target, forged_frame))
-
-    # What is seen on the wire
+        self.bus.broadcast(source, message)
 
     def observe(self, source: str, message: m.AnyMessage) -> None:
         """A message leaves a role, for the bus or for a role beside it."""
-        history = self.history
-        if isinstance(message, m.Decision):
-            self._observe_decision(message)
-        elif isinstance(message, m.Begin):
-            history.begun.setdefault(message.tx, tuple(self._site_of(message.tx, member) for member in message.members))
-        elif isinstance(message, m.Join) or (isinstance(message, m.Vote) and message.join is not None):
-            history.joined.setdefault(message.tx, {})[source] = None
-        elif isinstance(message, m.Created):
-            call = history.calls.get(message.key)
-            if call is not None:
-                history.by_tx.setdefault(message.tx, call)
-        elif isinstance(message, m.Census) and message.terms.one_shot:
-            self._observe_one_shot(message)
-
-    def _observe_one_shot(self, census: m.Census) -> None:
-        key = census.events[0].item.payload.decode().split(".")[0] if census.events else ""
-        if key in self.history.calls:
-            self.history.by_tx.setdefault(census.tx, self.history.calls[key])
-
-    def _observe_decision(self, decision: m.Decision) -> None:
-        hashes = self._keyring(decision.tx.coordinator).hashes(decision.tx)
-        commit = reveals(decision.token, hashes.commit)
-        final = tuple(sorted(self._site_of(decision.tx, member) for member in decision.final)) if commit else ()
-        seen = self.history.decisions.setdefault(decision.tx, {})
-        if (commit, final) in seen:
-            return
-        seen[commit, final] = self.clock.now
-        for site in final:
-            node = self.nodes.get(site)
-            if commit and node is not None and node.resource.state(decision.tx) == "none":
-                gone = any(a.site == site and a.tx == decision.tx for a in self.history.applied)
-                if not gone:
-                    self.history.violation(f"unjustified commit: {decision.tx} names {site}, which is not prepared")
-
-    def _site_of(self, tx: TxId, member: bytes) -> str:
-        if (tx, member) not in self._sites_of:
-            for name in self.nodes:
-                self._sites_of[tx, self._keyring(name).member(tx)] = name
-        return self._sites_of.get((tx, member), member.hex())
-
-    def _keyring(self, name: str) -> Keyring:
-        return Keyring(self.nodes[name].identity.secret)
+        self.observer.observe(source, message)
 
     # What applications do and see
 
@@ -481,9 +402,28 @@ class World:
         if effect.what == "parked" and effect.tx is not None:
             self.history.parked[site, effect.tx] = None
             self.history.faults["K3"] += 1
+        if effect.what == "stale":
+            self._on_stale(site, effect.detail)
         script = self.scripts.get(effect.detail)
         if script is not None:
             script.on_surface(effect)
+
+    def _on_stale(self, site: str, detail: str) -> None:
+        """A reader fell behind retention: it loads a snapshot, which costs time, and follows anew."""
+        for kind in ChainKind:
+            for name in self.nodes:
+                if f"{kind.value} of {name}:" in detail:
+                    self.history.stale[site, name, kind.value] = None
+        self.history.faults["F1"] += 1
+        self.clock.after(0.3, partial(self._follow, self.nodes[site]))
+
+    def published(self, site: str, effect: PublishPlain) -> None:
+        """An event on the plain topic, for the world outside."""
+        self.history.public.setdefault(effect.tx, {})[effect.event.number] = self.clock.now
+
+    def relayed(self, site: str, effect: Answer) -> None:
+        """A member repeats the coordinator's own words to a peer in doubt."""
+        self.history.faults["P10"] += 1
 
     def notified(self, site: str, effect: Notify) -> None:
         """A plain notification."""
@@ -495,7 +435,10 @@ class World:
 
     def note(self, site: str, text: str) -> None:
         """A line of the trace."""
-        line = f"{self.clock.now:.6f} {site} {text}"
-        self.hash.update(line.encode())
+        self.hash.update(f"{self.clock.now:.6f} {site} {text}".encode())
+        self.trace(site, text)
+
+    def trace(self, site: str, text: object) -> None:
+        """For the reader only."""
         if self._trace is not None:
             self._trace(f"{self.clock.now:9.4f} {site} {text}")

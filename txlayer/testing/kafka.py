@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from txlayer.testing import kafka_jars, kafka_ready
+from txlayer.testing import certificates, kafka_jars, kafka_ready
 from txlayer.testing.native import NativeServer
 from txlayer.testing.process import ServerProcess, run
 from txlayer.testing.server import ServerFailed
@@ -44,27 +44,41 @@ class Kafka(NativeServer):
     """A broker with settings of its own.
 
     `properties` are broker properties with `_` for the dots (`message_max_bytes=1000`). With `sasl={"user":
-    "password"}` clients must log in by SASL/PLAIN; the URL names that listener.
+    "password"}` clients must log in by SASL/PLAIN, with `tls=True` they talk TLS and `ca_file` is the certificate to
+    trust; the URL names that listener.
     """
 
     kind = "kafka"
     ready_seconds = 120.0
     port_names = ("client", "internal", "controller")
 
-    def __init__(self, *, sasl: Mapping[str, str] | None = None, **properties: object) -> None:
+    def __init__(self, *, sasl: Mapping[str, str] | None = None, tls: bool = False, **properties: object) -> None:
         self._java = kafka_jars.find_java()
         self._jars = kafka_jars.jars()
         self._sasl = sasl
+        self._tls = tls
         self._properties = {name.replace("_", "."): value for name, value in properties.items()}
         self._formatted = False
         super().__init__()
 
     @property
     def url(self) -> str:
-        return f"kafka://127.0.0.1:{self.port}"
+        return f"kafka://127.0.0.1:{self.port}" + ("?tls=1" if self._tls else "")
+
+    @property
+    def ca_file(self) -> Path:
+        return self.directory / "certificate.pem"
+
+    def _prepare(self) -> None:
+        if self._tls:
+            key = self.directory / "key.pem"
+            certificates.make(self.ca_file, key)
+            self._key_store.write_bytes(key.read_bytes() + self.ca_file.read_bytes())
+            self._key_store.chmod(0o600)
 
     def _configure(self, ports: Mapping[str, int]) -> None:
-        properties = {**DEFAULT_PROPERTIES, **self._listeners(ports), **self._login(), **self._properties}
+        access = {**self._login(), **self._keys()}
+        properties = {**DEFAULT_PROPERTIES, **self._listeners(ports), **access, **self._properties}
         lines = [f"{name}={_value(value)}" for name, value in properties.items()]
         self._config.write_text("\n".join(lines) + "\n")
         self._config.chmod(0o600)
@@ -73,7 +87,7 @@ class Kafka(NativeServer):
 
     def _listeners(self, ports: Mapping[str, int]) -> dict[str, object]:
         addresses = {name.upper(): f"{name.upper()}://127.0.0.1:{port}" for name, port in ports.items()}
-        client = "SASL_PLAINTEXT" if self._sasl else "PLAINTEXT"
+        client = f"{'SASL_' if self._sasl else ''}{'SSL' if self._tls else 'PLAINTEXT'}"
         return {
             "listeners": ",".join(addresses.values()),
             "advertised.listeners": ",".join([addresses["CLIENT"], addresses["INTERNAL"]]),
@@ -92,6 +106,12 @@ class Kafka(NativeServer):
             "listener.name.client.plain.sasl.jaas.config": f"{module} required {users};",
         }
 
+    def _keys(self) -> dict[str, object]:
+        if not self._tls:
+            return {}
+        prefix = "listener.name.client.ssl.keystore"
+        return {f"{prefix}.type": "PEM", f"{prefix}.location": self._key_store}
+
     def _format(self) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         command = [*self._java_command(), "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}"]
@@ -99,6 +119,10 @@ class Kafka(NativeServer):
         if not result.succeeded:
             raise ServerFailed(f"Kafka could not format its data directory:\n{result.tail()}")
         self._formatted = True
+
+    @property
+    def _key_store(self) -> Path:
+        return self.directory / "keys.pem"
 
     @property
     def _config(self) -> Path:

@@ -92,7 +92,7 @@ def private_mqtt_broker() -> Iterator[Callable[..., Mosquitto]]:
 
 @pytest.fixture
 def private_kafka_broker() -> Iterator[Callable[..., Kafka]]:
-    """`private_kafka_broker(sasl={"user": "password"}, message_max_bytes=1000)`: a Kafka of this test's own."""
+    """`private_kafka_broker(sasl={"user": "password"}, tls=True, message_max_bytes=1000)`: one of this test's own."""
     from txlayer.testing.kafka import Kafka
 
     with ExitStack() as stack:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from txlayer.effects import Predicate
 from txlayer.messages import Join, Terms, TxId
 from txlayer.tokens import member_hash
@@ -25,6 +27,8 @@ class Census:
     predicate: Predicate | None = None
     joined: dict[bytes, Join] = field(default_factory=dict)
     others: dict[bytes, None] = field(default_factory=dict)
+    most: int = 1000
+    crowded: bool = False
 
     def on_join(self, join: Join) -> bytes | None:
         """The member's hash if the answer counts; None if it is turned away or was made for another census."""
@@ -36,7 +40,10 @@ class Census:
             return None
         if join.identity and any(known.identity == join.identity for known in self.joined.values()):
             return None
-        self.joined[member] = join
+        if len(self.joined) >= self.most:
+            self.crowded = True
+            return None
+        self.joined[member] = msgspec.structs.replace(join, tx=self.tx)
         return member
 
     def on_decline(self, answer: bytes) -> None:
@@ -51,6 +58,8 @@ class Census:
 
     def failure(self) -> str:
         """Why the census is not fulfilled; empty if it is."""
+        if self.crowded:
+            return f"more than {self.most} members: raise bounds.members, or ask for at most so many"
         members = tuple(self.joined.values())
         reason = unmet(self.terms.require, members)
         if not reason and self.terms.settle_for is not None:

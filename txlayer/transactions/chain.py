@@ -60,12 +60,13 @@ class Chain:
     def on_follow(self, follow: m.Follow) -> list[Effect]:
         """Register a reader, or let one go on where it stopped."""
         known = self.readers.get(follow.reader)
-        missed = known is None or known.stale or max(known.upto, follow.upto) + 1 < self.low
+        missed = known is None or max(known.upto, follow.upto) + 1 < self.low
         if follow.upto >= 0 and missed:
             return [Send(follow.reader, m.Stale(self.seat.site, self.seat.incarnation, self.kind, self.low))]
         effects: list[Effect] = []
-        if known is None or missed or known.types != follow.types:
-            upto = self.next - 1 if missed or known is None else known.upto
+        anew = missed or known is None or (known.stale and follow.upto < 0)
+        if known is None or anew or known.stale or known.types != follow.types:
+            upto = self.next - 1 if anew or known is None else known.upto
             self.readers[follow.reader] = known = Reading(follow.types, upto, upto)
             effects = [self._register(follow.reader)]
         known.upto = known.sent = max(known.upto, min(follow.upto, self.next - 1))
@@ -76,10 +77,16 @@ class Chain:
     def on_ack(self, ack: m.ChainAck) -> list[Effect]:
         """A reader has applied everything up to a number that exists."""
         reading = self.readers.get(ack.reader)
-        if reading is None or reading.stale or not reading.upto < ack.upto < self.next:
+        if reading is None or not reading.upto < ack.upto < self.next:
+            return []
+        if reading.stale and ack.upto + 1 < self.low:
             return []
         reading.upto, reading.sent, reading.attempt = ack.upto, max(reading.sent, ack.upto), 0
-        return self._forget() + self._push(ack.reader)
+        effects: list[Effect] = []
+        if reading.stale:  # it had what was dropped; only its acknowledgement was late
+            reading.stale = False
+            effects = [self._register(ack.reader)]
+        return effects + self._forget() + self._push(ack.reader)
 
     def on_retry(self) -> list[Effect]:
         """Say again what readers have not acknowledged."""
@@ -88,11 +95,11 @@ class Chain:
             reading = self.readers[name]
             if reading.upto + 1 >= self.next:
                 continue
+            reading.attempt += 1
             if reading.stale:
                 effects.append(Send(name, m.Stale(self.seat.site, self.seat.incarnation, self.kind, self.low)))
                 continue
             reading.sent = reading.upto
-            reading.attempt += 1
             effects += self._push(name)
         return [*effects, self._timer()] if effects else []
 
@@ -163,13 +170,14 @@ class Chain:
         position = Append(f"p/{self.kind.value}", ChainPosition(self.kind, self.low, self.next))
         for number in gone:
             self.entries.pop(number, None)
-        stop = [] if self.entries else [CancelTimer(("chain", self.kind, "retry"))]
+        behind = self.entries or any(reading.stale for reading in self.readers.values())
+        stop = [] if behind else [CancelTimer(("chain", self.kind, "retry"))]
         return [position, *(Drop(self._entry_key(number)) for number in gone), *stop]
 
     def _entry_key(self, number: int) -> str:
         return f"e/{self.kind.value}/{number}"
 
     def _timer(self) -> SetTimer:
-        attempts = [r.attempt for r in self.readers.values() if r.upto + 1 < self.next and not r.stale]
+        attempts = [r.attempt for r in self.readers.values() if r.upto + 1 < self.next]
         pause = self.seat.patience.backoff(self.seat.patience.retry, min(attempts, default=0))
         return SetTimer(("chain", self.kind, "retry"), pause)

@@ -25,9 +25,10 @@ from txlayer.effects import (
     PublishPlain,
     Send,
     SetTimer,
+    Settle,
 )
 from txlayer.messages import ChainKind, Status, Terms, TxId, TxType, Visibility
-from txlayer.records import Decided
+from txlayer.records import Decided, Settlement, Settling
 from txlayer.tokens import reveals
 from txlayer.transactions.ballot import Ballot, Ruling
 from txlayer.transactions.census import Census
@@ -43,6 +44,7 @@ class Phase(Enum):
     OPEN = "open"
     VOTING = "voting"
     DELEGATED = "delegated"
+    SETTLING = "settling"
     COMMITTED = "committed"
     ABORTED = "aborted"
     ENDED = "ended"
@@ -66,7 +68,7 @@ class Coordinated:
     census: Census
     events: EventCoordinator
     ballot: Ballot
-    callers: dict[str, None]
+    callers: tuple[str, ...]
     hashes: m.Hashes
     phase: Phase = Phase.CENSUS
     called: bool = False
@@ -95,15 +97,35 @@ class Coordinated:
         return [AddEntry(ChainKind.COMMITS, self.tx, self.terms, tuple(self.events.events))]
 
     def _rule(self, ruling: Ruling) -> list[Effect]:
-        return self._commit(ruling.final) if ruling.commit else self._abort(ruling.reason, ruling.by)
+        if not ruling.commit:
+            return self._abort(ruling.reason, ruling.by)
+        return self._settle(ruling.final) if self.hashes.finishers else self._commit(ruling.final)
+
+    def _settle(self, final: tuple[bytes, ...]) -> list[Effect]:
+        """Where others may finish this, what stands in the register decides: the first to write, they or this site."""
+        self.phase = Phase.SETTLING
+        self.recorded = True
+        record = Settling(
+            self.tx, self.terms, tuple(self.ballot.members[member].pseudonym for member in final), self.key,
+            self._caller(), self.called, tuple(self.events.events),
+        )  # fmt: skip
+        stop = (CancelTimer(("c", self.tx, name)) for name in ("window", "votes", "deadline", "retry"))
+        return [Append(f"d/{self.tx}", record), *stop, Settle(self.tx, self.terms.type, Settlement(True, final))]
+
+    def on_settled(self, settlement: Settlement) -> list[Effect]:
+        """The register has spoken."""
+        if self.phase is not Phase.SETTLING:
+            return []
+        if settlement.commit:
+            return self._commit(settlement.final)
+        return self._abort(settlement.reason or "aborted by a finisher")
 
     def _commit(self, final: tuple[bytes, ...]) -> list[Effect]:
         self.phase = Phase.COMMITTED
         self.attempt = 0
         self.recorded = True
         self.unacknowledged = {member: self.ballot.members[member].pseudonym.done for member in final}
-        on_commit = self.terms.visibility is Visibility.PUBLIC_ON_COMMIT
-        public = tuple(e for e in self.events.events if e.item.type == self.terms.type) if on_commit else ()
+        public = self._public_on_commit()
         record = self._record(Status.COMMITTED, final, "", public)
         self.decision = m.Decision(self.tx, self.seat.keyring.token(self.tx, "commit"), final)
         self.outcome = m.Outcome(self.tx, self.key, Status.COMMITTED, len(final), self.called)
@@ -152,6 +174,11 @@ class Coordinated:
         token = self.seat.keyring.token(self.tx, "withdrawn")
         return [Broadcast(self.terms.type, m.Withdrawn(self.tx, token))]
 
+    def _public_on_commit(self) -> tuple[m.Numbered, ...]:
+        if self.terms.visibility is not Visibility.PUBLIC_ON_COMMIT:
+            return ()
+        return tuple(event for event in self.events.events if event.item.type == self.terms.type)
+
     def _conclude(self, status: Status, members: int, reason: str = "", by: str = "") -> list[Effect]:
         """The end of a transaction that no member acknowledges.
 
@@ -161,9 +188,15 @@ class Coordinated:
         self.phase = Phase.ABORTED
         self.outcome = m.Outcome(self.tx, self.key, status, members, self.called, reason, by)
         self.confirmed = not (self.called and has_locals(self.terms))
-        record = [] if self.confirmed else [Append(f"d/{self.tx}", self._record(status, (), reason))]
+        public = self._public_on_commit() if status is Status.COMMITTED else ()
+        record = [] if self.confirmed else [Append(f"d/{self.tx}", self._record(status, (), reason, public))]
         self.recorded = self.recorded or not self.confirmed
-        return [*record, *self._tell(), *self._linger(), *self._finish_if_done()]
+        outside = (PublishPlain(self.tx, event) for event in public)
+        return [*record, *self._tell(), *outside, *self._linger(), *self._finish_if_done()]
+
+    def _may_confirm(self, caller: str) -> None:
+        if caller not in self.callers:
+            self.callers = (*self.callers, caller)
 
     def _tell(self) -> list[Effect]:
         """The outcome, to all who may confirm it."""
@@ -174,11 +207,14 @@ class Coordinated:
         self, status: Status, final: tuple[bytes, ...], reason: str, public: tuple[m.Numbered, ...] = ()
     ) -> Decided:
         done = tuple(self.ballot.members[member].pseudonym.done for member in final)
-        caller = self.wanted[0] if self.wanted is not None else self.publisher
         local = self.terms.tx_type is TxType.LOCAL
         return Decided(
-            self.tx, self.terms.type, status, final, done, self.key, caller, self.called, reason, public, local
+            self.tx, self.terms.type, status, final, done, self.key, self._caller(), self.called, reason, public, local
         )  # fmt: skip
+
+    def _caller(self) -> str:
+        """Who is to be told after a restart."""
+        return self.wanted[0] if self.wanted is not None else self.publisher
 
     def on_ack(self, ack: m.Ack) -> list[Effect]:
         """A member has applied the commit."""

@@ -12,7 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from txlayer import messages as m
-from txlayer.effects import Append, Broadcast, Effect, Predicate, PresenceChanged, Role, Send, Surface
+from txlayer.effects import (
+    Append,
+    Broadcast,
+    Effect,
+    ForgetSettlements,
+    Predicate,
+    PresenceChanged,
+    Role,
+    Send,
+    Settled,
+    Surface,
+)
 from txlayer.errors import UsageError
 from txlayer.messages import AnyMessage, ChainKind, Outcome, Status, TxId
 from txlayer.records import (
@@ -23,6 +34,7 @@ from txlayer.records import (
     NumbersReserved,
     Reader,
     Retired,
+    Settling,
 )
 from txlayer.transactions.chain import Chain
 from txlayer.transactions.constraints import check_terms
@@ -51,6 +63,7 @@ class CoordinatorDesk:
     reserved: int = 1
     retired: Retired = field(default_factory=lambda: Retired(0))
     public: dict[TxId, tuple[m.Numbered, ...]] = field(default_factory=dict)
+    room_low: bool = False
 
     def __post_init__(self) -> None:
         self.chains = {kind: Chain(self.seat, kind) for kind in ChainKind}
@@ -59,6 +72,8 @@ class CoordinatorDesk:
 
     def on_create(self, create: m.Create) -> list[Batch]:
         """A publisher opens a transaction, or repeats that it wants to."""
+        if create.coordinator != self.seat.site:  # meant for another site, brought here by someone
+            return []
         known = self.keys.get(create.key)
         if known is not None:
             return self._step(known, lambda tx: tx.on_create_again(create.publisher))
@@ -70,7 +85,7 @@ class CoordinatorDesk:
             return []
         refusal = self._refusal(create)
         if refusal:
-            return self._reply(create.publisher, m.Refused(create.key, None, refusal))
+            return self._reply(create.publisher, m.Refused(create.key, None, refusal, self.seat.site))
         return self._open(create)
 
     def _open(self, create: m.Create) -> list[Batch]:
@@ -87,6 +102,8 @@ class CoordinatorDesk:
         return [(("c", tx), [*reserve, *coordinator.start(self._low())]), *self._after(coordinator)]
 
     def _refusal(self, create: m.Create) -> str:
+        if self.room_low:
+            return f"the disk of {self.seat.site} is almost full: what is left is kept for decisions"
         if len(self.transactions) >= self.seat.bounds.open_transactions:
             return f"more than {self.seat.bounds.open_transactions} open transactions: raise bounds.open_transactions"
         try:
@@ -146,6 +163,10 @@ class CoordinatorDesk:
         """A timer of one transaction."""
         return self._step(tx, lambda coordinator: coordinator.on_timer(name, self._low()))
 
+    def on_settled(self, settled: Settled) -> list[Batch]:
+        """The register has spoken about one of this site's transactions."""
+        return self._step(settled.tx, lambda coordinator: coordinator.on_settled(settled.settlement))
+
     def on_chain_timer(self, kind: ChainKind) -> list[Batch]:
         """A timer of one chain."""
         return [(("chain", kind), self.chains[kind].on_retry())]
@@ -190,12 +211,13 @@ class CoordinatorDesk:
     def _of_forgotten_key(self, key: str) -> Outcome:
         """A commit is kept until it is confirmed, so without one there was none; unless some had to be retired."""
         status = Status.UNKNOWN if self.retired.keyed else Status.ABORTED
-        return Outcome(None, key, status, reason="nothing is known under this key")
+        return Outcome(None, key, status, reason="nothing is known under this key", coordinator=self.seat.site)
 
     def _of_forgotten(self, tx: TxId, key: str) -> Outcome:
         """What is true of a transaction without a record."""
         if not self.seat.owns(tx) or tx.number >= self.next_number:
-            return Outcome(tx, key, Status.UNKNOWN, reason="the log that decides this is gone")
+            gone = "the log that decides this is gone"
+            return Outcome(tx, key, Status.UNKNOWN, reason=gone, coordinator=self.seat.site)
         if tx.number <= self.retired.upto:
             return Outcome(tx, key, Status.FINISHED, reason="finished and forgotten")
         return Outcome(tx, key, Status.ABORTED, reason="its coordinator restarted or has ended it")
@@ -254,7 +276,9 @@ class CoordinatorDesk:
             self.transactions.pop(coordinator.tx, None)
             self.settled.pop(coordinator.tx, None)
             self.keys.pop(coordinator.key, None)
-            return []
+            if not coordinator.hashes.finishers:
+                return []
+            return [(("c", coordinator.tx), [ForgetSettlements(self._low().below, coordinator.tx.number)])]
         if not coordinator.settled():
             return []
         self.settled[coordinator.tx] = None
@@ -277,7 +301,7 @@ class CoordinatorDesk:
         match record:
             case NumbersReserved():
                 self.next_number = self.reserved = max(self.reserved, record.upto)
-            case Decided() | DelegationOpened():
+            case Decided() | DelegationOpened() | Settling():
                 coordinator = TxCoordinator.recover(self.seat, record)
                 self.transactions[record.tx] = coordinator
                 self.keys[record.key] = record.tx
@@ -299,4 +323,6 @@ class CoordinatorDesk:
             batches += self._run(coordinator, coordinator.resume(self.public.pop(tx, ())))
         for kind, chain in self.chains.items():
             batches.append((("chain", kind), chain.resume()))
+        if self.seat.finishers:
+            batches.append((("mark", ""), [ForgetSettlements(self._low().below)]))
         return batches

@@ -62,6 +62,7 @@ class State(Enum):
 
 TIMERS = ("doubt", "gap", "compensate")
 REPEATED_REFUSALS = 4
+DOUBTS_BEFORE_FINISHERS = 2
 
 
 @dataclass(slots=True)
@@ -217,7 +218,7 @@ class Executor:
             self.frames.get("begin", b""),
         )  # fmt: skip
         at_once = self.choice.compensatable or self.delegated
-        work: Effect = CommitUnit(self.tx, self.choice.compensatable) if at_once else PrepareUnit(self.tx)
+        work: Effect = CommitUnit(self.tx, keep, record.events) if at_once else PrepareUnit(self.tx)
         return [Append(self._key(), record), work]
 
     def on_prepared(self, done: UnitPrepared | UnitCommitted) -> list[Effect]:
@@ -256,7 +257,20 @@ class Executor:
         commit = reveals(decision.token, self.hashes.commit)
         if not commit and not reveals(decision.token, self.hashes.abort):
             return []
-        named = commit and self.me() in decision.final
+        return self._on_value(commit, decision.final, frame)
+
+    def on_finish(self, finish: m.Finish, frame: bytes) -> list[Effect]:
+        """The decision as it stands in the shared register, if the census named this finisher."""
+        known = next((finisher for finisher in self.hashes.finishers if finisher.site == finish.finisher), None)
+        if known is None or self.state in (State.DONE, State.APPLYING):
+            return []
+        commit = reveals(finish.token, known.commit)
+        if not commit and not reveals(finish.token, known.abort):
+            return []
+        return self._on_value(commit, finish.final, frame)
+
+    def _on_value(self, commit: bool, final: tuple[bytes, ...], frame: bytes) -> list[Effect]:
+        named = commit and self.me() in final
         if self.delegated and not commit and self.state in (State.PREPARING, State.PREPARED):
             return []
         if self.state is not State.PREPARED:
@@ -336,6 +350,11 @@ class Executor:
             return [answer, self._doubt_timer()] if self.doubts < REPEATED_REFUSALS else []
         question = m.InDoubt(self.tx, self.terms.type, self.state.value)
         effects: list[Effect] = [Send(self.tx.coordinator, question), Broadcast(self.terms.type, question)]
+        if self.doubts >= DOUBTS_BEFORE_FINISHERS:
+            effects += [
+                Send(finisher.site, m.InDoubt(self.tx, self.terms.type, self.state.value, finisher.site))
+                for finisher in self.hashes.finishers
+            ]
         if self.state is State.PREPARED:
             effects.append(answer)
         return [*effects, self._doubt_timer()]
@@ -398,7 +417,7 @@ class Executor:
     def resume(self) -> list[Effect]:
         """Go on after the whole log has been read."""
         if self.state is State.PREPARING:
-            return [InspectUnit(self.tx)]
+            return [InspectUnit(self.tx, self.choice.compensatable or self.delegated)]
         if self.state is State.APPLYING:
             return self._apply()
         return [self._doubt_timer()] if self.state is State.REFUSED else []

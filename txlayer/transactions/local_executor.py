@@ -119,7 +119,7 @@ class LocalExecutor:
         if self.done:
             return []
         if name == "apply":
-            return [ApplyWhole(self.tx, self.events, self.doubts + 1)]
+            return [ApplyWhole(self.tx, self.events, self.doubts + 1, self.type)]
         if name == "gap":
             gap = self.sequence.gap()
             return self._ask_for(gap) if gap is not None else []
@@ -146,7 +146,7 @@ class LocalExecutor:
 
     def resume(self) -> list[Effect]:
         """Apply it; the marker tells whether it was."""
-        return [ApplyWhole(self.tx, self.events)]
+        return [ApplyWhole(self.tx, self.events, type=self.type)]
 
     def _go_on(self) -> list[Effect]:
         if self.done or self.running or self.committing:

@@ -16,25 +16,30 @@ from txlayer.effects import (
     AskCall,
     AwaitLog,
     BeginCall,
+    CancelTimer,
     CommitCall,
     ConfirmCall,
     Effect,
     FollowCall,
     Input,
     JoinCall,
+    LeaveCall,
     MarkersFound,
     PresenceChanged,
     PublishCall,
     Received,
     Role,
+    RoomChanged,
     ScopeChosen,
     Send,
+    Settled,
     TimerFired,
     WaitLonger,
 )
 from txlayer.messages import AnyMessage, ChainKind, TxId
 from txlayer.records import AnyRecord
 from txlayer.transactions.coordinator_desk import CoordinatorDesk
+from txlayer.transactions.finisher import Finisher
 from txlayer.transactions.publisher import Publisher
 from txlayer.transactions.seat import Seat
 from txlayer.transactions.subscriber_desk import SubscriberDesk
@@ -49,6 +54,14 @@ _TO_PUBLISHER = (m.Created, m.Hello, m.Refused, m.Accepted, m.VotesMissing, m.Ou
 _CALLS = (JoinCall, PublishCall, CommitCall, AbortCall, WaitLonger, AskCall, ConfirmCall)
 
 
+def said_by(message: AnyMessage) -> str:
+    """The coordinator in whose name a message to a publisher speaks."""
+    if named := getattr(message, "coordinator", ""):
+        return str(named)
+    tx: TxId | None = getattr(message, "tx", None)
+    return tx.coordinator if tx is not None else ""
+
+
 @dataclass(slots=True)
 class Participant:
     """All roles of one site."""
@@ -56,8 +69,10 @@ class Participant:
     seat: Seat
     coordinator: CoordinatorDesk = field(init=False)
     subscriber: SubscriberDesk = field(init=False)
+    finisher: Finisher = field(init=False)
     publishers: dict[str, Publisher] = field(default_factory=dict)
     by_tx: dict[TxId, str] = field(default_factory=dict)
+    by_key: dict[str, str] = field(default_factory=dict)
     confirmed: dict[TxId, None] = field(default_factory=dict)
     open_serials: dict[int, None] = field(default_factory=dict)
     serial: int = 0
@@ -65,6 +80,7 @@ class Participant:
     def __post_init__(self) -> None:
         self.coordinator = CoordinatorDesk(self.seat)
         self.subscriber = SubscriberDesk(self.seat)
+        self.finisher = Finisher(self.seat)
 
     def recover(self, records: Iterable[AnyRecord]) -> list[Batch]:
         """Read the whole log; only then does anything leave."""
@@ -87,12 +103,19 @@ class Participant:
                 return self.subscriber.on_scope(event)
             case PresenceChanged():
                 return self.coordinator.on_presence(event)
+            case Settled():
+                return self._on_settled(event)
+            case RoomChanged():
+                self.coordinator.room_low = self.subscriber.room_low = event.low
+                return []
             case MarkersFound():
                 return self.subscriber.on_markers(event)
             case FollowCall():
                 return self.subscriber.on_follow(event)
             case BeginCall():
                 return self._on_begin(event)
+            case LeaveCall():
+                return self._on_leave(event)
             case JoinCall() | PublishCall() | CommitCall() | AbortCall() | WaitLonger() | AskCall() | ConfirmCall():
                 return self._on_call(event)
             case _:
@@ -100,6 +123,8 @@ class Participant:
 
     def _on_received(self, message: AnyMessage, frame: bytes) -> list[Batch]:
         batches: list[Batch] = []
+        if isinstance(message, m.InDoubt) and message.finisher:
+            return self._on_finish_asked(message)
         if isinstance(message, _TO_COORDINATOR):
             batches = self.coordinator.on_message(message)
             if not isinstance(message, m.InDoubt):
@@ -107,6 +132,17 @@ class Participant:
         if isinstance(message, _TO_PUBLISHER):
             return self._to_publisher(message)
         return batches + self.subscriber.on_message(message, frame)
+
+    def _on_finish_asked(self, question: m.InDoubt) -> list[Batch]:
+        gone = question.tx.coordinator not in self.coordinator.present
+        if question.finisher != self.seat.site or not gone or question.tx.coordinator == self.seat.site:
+            return []
+        return [(("f", question.tx), self.finisher.on_in_doubt(question))]
+
+    def _on_settled(self, settled: Settled) -> list[Batch]:
+        if self.seat.owns(settled.tx):
+            return self.coordinator.on_settled(settled)
+        return [(("f", settled.tx), self.finisher.on_settled(settled))]
 
     def _on_timer(self, fired: TimerFired) -> list[Batch]:
         kind, subject, name = fired.key
@@ -159,7 +195,7 @@ class Participant:
     ) -> list[Effect]:
         match call:
             case JoinCall():
-                return []
+                return publisher.join()
             case PublishCall():
                 return publisher.publish(call.item)
             case CommitCall():
@@ -170,6 +206,7 @@ class Participant:
                 return publisher.wait_longer(call.seconds)
             case AskCall():
                 publisher.key = call.key or publisher.key or call.call
+                self.by_key[publisher.key] = call.call
                 return publisher.ask(call.within)
             case ConfirmCall():
                 return publisher.confirm()
@@ -179,6 +216,8 @@ class Participant:
         tx: TxId | None = getattr(message, "tx", None)
         batches: list[Batch] = []
         calls = [key] if key in self.publishers else []
+        if key in self.by_key and self.by_key[key] not in calls:
+            calls.append(self.by_key[key])
         if tx is not None and tx in self.by_tx and self.by_tx[tx] not in calls:
             calls.append(self.by_tx[tx])
         if not calls and isinstance(message, m.Outcome) and tx in self.confirmed:
@@ -186,6 +225,8 @@ class Participant:
             return [(("p", tx), [Send(tx.coordinator, m.Confirm(tx, self.seat.site))])]
         for call in calls:
             publisher = self.publishers[call]
+            if said_by(message) != publisher.coordinator:
+                continue
             batches += self._publish(publisher, self._answer(publisher, message))
         return batches
 
@@ -213,10 +254,20 @@ class Participant:
             self.open_serials.pop(publisher.serial, None)
         if publisher.ended:
             self.publishers.pop(publisher.call, None)
+            self.by_key.pop(publisher.key, None)
             if publisher.tx is not None:
                 self.by_tx.pop(publisher.tx, None)
                 self._remember(publisher.tx)
         return [(("p", publisher.call), effects)]
+
+    def _on_leave(self, call: LeaveCall) -> list[Batch]:
+        publisher = self.publishers.pop(call.call, None)
+        if publisher is None:
+            return []
+        self.open_serials.pop(publisher.serial, None)
+        if publisher.tx is not None and self.by_tx.get(publisher.tx) == call.call:
+            del self.by_tx[publisher.tx]
+        return [(("p", call.call), [CancelTimer(("p", call.call, name)) for name in ("retry", "call")])]
 
     def _remember(self, tx: TxId) -> None:
         """A confirmation can get lost: the coordinator then repeats the outcome, and is told again."""

@@ -29,6 +29,7 @@ class Publisher:
     items: tuple[Item, ...] = ()
     tx: TxId | None = None
     key: str = ""
+    joining: bool = False
     submitted: int = 0
     unaccepted: dict[int, Item] = field(default_factory=dict)
     ending: str = ""
@@ -43,6 +44,11 @@ class Publisher:
         if self.terms is not None and self.terms.one_shot:
             self.ending = "commit"
         return self._say(self._create())
+
+    def join(self) -> list[Effect]:
+        """Take part in a transaction that is open: how many events of this site does its coordinator have?"""
+        self.joining = True
+        return self._say(*self._pending())
 
     def publish(self, item: Item) -> list[Effect]:
         """Submit the next event."""
@@ -113,11 +119,16 @@ class Publisher:
         return self._say(self._create())
 
     def on_accepted(self, accepted: m.Accepted) -> list[Effect]:
-        """Events are in the transaction."""
+        """Events are in the transaction. After a join, those of an earlier time are counted on."""
+        opened: list[Effect] = []
+        if self.joining:
+            self.joining = False
+            self.submitted = self.submitted or accepted.upto
+            opened = [Opened(self.call, accepted.tx, 0)]
         for number in [number for number in self.unaccepted if number <= accepted.upto]:
             del self.unaccepted[number]
         self.attempt = 0
-        return [] if self._pending() else [CancelTimer(("p", self.call, "retry"))]
+        return opened if self._pending() else [*opened, CancelTimer(("p", self.call, "retry"))]
 
     def on_outcome(self, outcome: Outcome) -> list[Effect]:
         """What became of it. While it is undecided, or undecided for local members, nothing is resolved."""
@@ -136,7 +147,9 @@ class Publisher:
         return [*stop, Resolve(self.call, outcome)]
 
     def on_refused(self, refused: m.Refused) -> list[Effect]:
-        """The coordinator will not do it."""
+        """The coordinator will not do it. A question is never refused: that answers something said before."""
+        if self.ending == "ask":
+            return []
         return self.on_outcome(Outcome(refused.tx, self.call, Status.REFUSED, reason=refused.reason))
 
     def on_votes_missing(self, missing: m.VotesMissing) -> list[Effect]:
@@ -158,6 +171,8 @@ class Publisher:
             return [m.Inquire(self.seat.site, self.tx, self.key)]
         if self.tx is None:
             return [self._create()]
+        if self.joining and not self.submitted:
+            return [m.Submit(self.tx, self.seat.site, 0, Item("", b""))]
         events: list[m.AnyMessage] = [
             m.Submit(self.tx, self.seat.site, number, item) for number, item in self.unaccepted.items()
         ]
@@ -178,5 +193,5 @@ class Publisher:
         assert self.terms is not None
         return m.Create(
             self.call, self.seat.site, self.seat.life, self.terms, self.items,
-            self.coordinator_life, self.serial, self.below,
+            self.coordinator_life, self.serial, self.below, self.coordinator,
         )  # fmt: skip

@@ -72,20 +72,26 @@ class ChainReader:
 
     def on_stale(self, stale: m.Stale) -> list[Effect]:
         """Too much was missed."""
-        if self.stale or self.upto < 0 or self.upto + 1 >= stale.low:
+        if self.stale or self.upto < 0:
             return []
+        if self.upto + 1 >= stale.low:  # nothing is missing here: the acknowledgement was lost
+            return [self._ack()]
         self.stale = True
         self.buffer.clear()
-        return [*self._save(), Surface("stale", None, f"chain of {self.coordinator}: load a snapshot, follow anew")]
+        return [
+            *self._save(),
+            Surface("stale", None, f"{self.kind.value} of {self.coordinator}: load a snapshot, follow anew"),
+        ]
 
     def on_timer(self, name: str) -> list[Effect]:
         """Ask again, or try again."""
         if name == "ask":
             return self._ask()
-        if self.applying is None:
+        entry = self.buffer.get(self.upto + 1)
+        if self.applying is None or entry is None:  # it fell behind in the meantime: a snapshot will have it
+            self.applying = None
             return []
-        entry = self.buffer[self.upto + 1]
-        return [ApplyWhole(self.applying, entry.events, self.attempt + 1)]
+        return [self._apply(entry)]
 
     def key(self) -> tuple[str, str, str]:
         """Which chain this is."""
@@ -98,8 +104,13 @@ class ChainReader:
                 effects += [*self._advance(), self._ack()]
                 continue
             self.applying = entry.tx
-            effects.append(ApplyWhole(entry.tx, entry.events))
+            effects.append(self._apply(entry))
         return effects
+
+    def _apply(self, entry: m.Commit) -> ApplyWhole:
+        assert entry.tx is not None
+        assert entry.terms is not None, "an entry with a transaction has its terms"
+        return ApplyWhole(entry.tx, entry.events, self.attempt + 1, entry.terms.type)
 
     def _advance(self) -> list[Effect]:
         self.buffer.pop(self.upto + 1, None)

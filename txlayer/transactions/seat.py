@@ -41,7 +41,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A site: its name, the identity of its log, the count of its starts, its secret."""
+    """A site: its name, the identity of its log, the count of its starts, its secret.
+
+    `finishers` may finish its transactions when it is gone; only with a log beside a shared register.
+    """
 
     site: str
     incarnation: str
@@ -50,6 +53,7 @@ class Seat:
     patience: Patience = field(default_factory=Patience)
     bounds: Bounds = field(default_factory=Bounds)
     limits: Limits = field(default_factory=Limits)
+    finishers: tuple[str, ...] = ()
 
     def owns(self, tx: TxId) -> bool:
         """Whether the log of this site is the one that decides `tx`."""

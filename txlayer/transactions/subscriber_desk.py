@@ -57,11 +57,13 @@ class SubscriberDesk:
     seat: Seat
     members: dict[Peer, dict[TxId, Member]] = field(default_factory=dict)
     asked: dict[TxId, m.Census] = field(default_factory=dict)
+    early: dict[TxId, list[tuple[AnyMessage, bytes]]] = field(default_factory=dict)
+    """What arrives of a transaction while the application still chooses its scope; as if the bus were slower."""
     marks: Marks = field(default_factory=Marks)
     readers: dict[tuple[str, str, str], ChainReader] = field(default_factory=dict)
     reading: dict[str, ChainKind] = field(default_factory=dict)
     waiting_for_marks: bool = False
-    mark_attempts: int = 0
+    room_low: bool = False
 
     # Census
 
@@ -78,14 +80,23 @@ class SubscriberDesk:
         kind = self.reading.get(census.terms.type)
         if kind is not None:
             return [*batches, *self._follow(tx, kind), (("m", tx), self._decline(census))]
+        if self.room_low:  # what is left on the disk is for transactions that this site has voted on
+            return [*batches, (("m", tx), self._decline(census))]
         self.asked[tx] = census
         return [*batches, (("m", tx), [AskScopeEffect(tx, census.terms)])]
 
     def on_scope(self, choice: ScopeChosen) -> list[Batch]:
-        """The application has chosen."""
+        """The application has chosen; what arrived meanwhile comes after."""
         census = self.asked.pop(choice.tx, None)
+        early = self.early.pop(choice.tx, ())
         if census is None or self.marks.finished(choice.tx):
             return []
+        batches = self._take_part(census, choice)
+        for message, frame in early:
+            batches += self.on_message(message, frame)
+        return batches
+
+    def _take_part(self, census: m.Census, choice: ScopeChosen) -> list[Batch]:
         role: Role = ("m", choice.tx)
         try:
             scope = granted(choice.scope, census.terms.tx_type, census.terms.limit)
@@ -136,7 +147,7 @@ class SubscriberDesk:
             case m.Unknown():
                 return [(("m", message.tx), [Surface("unknown", message.tx, "an operator must resolve it")])]
             case (
-                m.Begin() | m.Prepare() | m.Delegate() | m.Decision() | m.CensusFailed() | m.Event()
+                m.Begin() | m.Prepare() | m.Delegate() | m.Decision() | m.Finish() | m.CensusFailed() | m.Event()
                 | m.InDoubt() | m.Called() | m.Withdrawn()
             ):  # fmt: skip
                 return self._on_transaction(message, frame)
@@ -146,13 +157,18 @@ class SubscriberDesk:
     def _on_transaction(
         self,
         message: (
-            m.Begin | m.Prepare | m.Delegate | m.Decision | m.CensusFailed | m.Event
+            m.Begin | m.Prepare | m.Delegate | m.Decision | m.Finish | m.CensusFailed | m.Event
             | m.InDoubt | m.Called | m.Withdrawn
         ),
         frame: bytes,
     ) -> list[Batch]:  # fmt: skip
         member = self._member(message.tx)
         role: Role = ("m", message.tx)
+        if member is None and message.tx in self.asked:
+            held = self.early.setdefault(message.tx, [])
+            if len(held) < self.seat.limits.ahead:
+                held.append((message, frame))
+            return []
         match member:
             case None:
                 return [(role, self._of_unknown(message)), *self._watch_marks()]
@@ -173,6 +189,8 @@ class SubscriberDesk:
                 return executor.on_delegate(message)
             case m.Decision():
                 return executor.on_decision(message, frame)
+            case m.Finish():
+                return executor.on_finish(message, frame)
             case m.CensusFailed():
                 return executor.on_census_failed(message, frame)
             case m.Event():
@@ -276,8 +294,12 @@ class SubscriberDesk:
         for event_type in call.types:
             self.reading[event_type] = call.kind
         key = (call.coordinator, call.incarnation, call.kind.value)
-        if key in self.readers and not call.anew:
-            return []
+        known = self.readers.get(key)
+        if known is not None and not call.anew:
+            if set(call.types) <= set(known.types):
+                return []
+            known.types = tuple(sorted({*known.types, *call.types}))
+            return [(("reader", key), known.start())]
         self.readers[key] = ChainReader(self.seat, call.coordinator, call.incarnation, call.kind, call.types)
         return [(("reader", key), self.readers[key].start())]
 

@@ -16,9 +16,10 @@ from txlayer.effects import (
     Predicate,
     PublishPlain,
     Send,
+    Settle,
 )
 from txlayer.messages import AnyMessage, Status, Terms, TxId, TxType, Visibility
-from txlayer.records import Decided, DelegationOpened
+from txlayer.records import Decided, DelegationOpened, Settlement, Settling
 from txlayer.tokens import member_hash
 from txlayer.transactions.ballot import Ballot
 from txlayer.transactions.census import Census
@@ -41,12 +42,12 @@ class TxCoordinator(Voting):
         """A new transaction; `start` says what to do first."""
         events = EventCoordinator(create.terms, create.publisher, seat.limits)
         events.take_all(create.items, create.publisher)
-        census = Census(tx, create.terms, present, predicate)
+        census = Census(tx, create.terms, present, predicate, most=seat.bounds.members)
         ballot = Ballot({}, create.terms.settle_for)
-        callers = {create.publisher: None}
         return cls(
-            seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot, callers,
-            seat.keyring.hashes(tx),
+            seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot,
+            (create.publisher,),
+            seat.keyring.hashes(tx, seat.finishers),
         )  # fmt: skip
 
     def start(self, standing: m.Standing) -> list[Effect]:
@@ -82,7 +83,7 @@ class TxCoordinator(Voting):
 
     def on_create_again(self, caller: str) -> list[Effect]:
         """Whoever knows the key repeats the creation: it missed the answer."""
-        self.callers[caller] = None
+        self._may_confirm(caller)
         if self.outcome is not None:
             return [Send(caller, self.outcome)]
         if self.phase is Phase.CENSUS or self.terms.one_shot:
@@ -91,14 +92,16 @@ class TxCoordinator(Voting):
 
     def on_inquire(self, inquire: m.Inquire) -> list[Effect]:
         """A caller asks; one that knows the key may confirm."""
-        if inquire.key:
-            self.callers[inquire.publisher] = None
+        if inquire.key == self.key:
+            self._may_confirm(inquire.publisher)
         outcome = self.outcome or m.Outcome(self.tx, self.key, Status.PENDING, final=False)
         return [Send(inquire.publisher, outcome)]
 
     def on_submit(self, submit: m.Submit) -> list[Effect]:
         """A publisher's event: number it and pass it on."""
         publisher = submit.publisher
+        if self.restarted:  # which events are in is forgotten: only who called knows that its own were all in
+            return [Send(publisher, self.outcome)] if self.outcome is not None and publisher in self.callers else []
         if not self.events.may_publish(publisher):
             return [Send(publisher, m.Refused(self.key, self.tx, f"{publisher} may not publish in this transaction"))]
         if submit.number <= self.events.upto(publisher):
@@ -118,17 +121,21 @@ class TxCoordinator(Voting):
 
     def on_commit_request(self, request: m.CommitRequest) -> list[Effect]:
         """A publisher commits: as soon as all its events are in."""
+        if self.restarted:
+            return [Send(request.publisher, self.outcome)] if self.outcome is not None else []
         if not self.events.may_end(request.publisher):
             reason = f"{request.publisher} may not commit this transaction"
             return [Send(request.publisher, m.Refused(self.key, self.tx, reason))]
         if self.called:
             return [Send(request.publisher, self.outcome)] if self.outcome is not None else []
         self.wanted = (request.publisher, request.submitted)
-        self.callers[request.publisher] = None
+        self._may_confirm(request.publisher)
         return self._call_if_complete()
 
     def on_abort(self, abort: m.Abort) -> list[Effect]:
         """A publisher aborts: every scope before its commit call, the distributed one after it."""
+        if self.restarted:
+            return [Send(abort.publisher, self.outcome)] if self.outcome is not None else []
         if not self.events.may_end(abort.publisher):
             reason = f"{abort.publisher} may not abort this transaction"
             return [Send(abort.publisher, m.Refused(self.key, self.tx, reason))]
@@ -223,16 +230,16 @@ class TxCoordinator(Voting):
         return again
 
     @classmethod
-    def recover(cls, seat: Seat, record: Decided | DelegationOpened) -> TxCoordinator:
+    def recover(cls, seat: Seat, record: Decided | DelegationOpened | Settling) -> TxCoordinator:
         """A transaction as the log remembers it."""
-        terms = record.terms if isinstance(record, DelegationOpened) else Terms(record.type)
+        terms = Terms(record.type) if isinstance(record, Decided) else record.terms
         census = Census(record.tx, terms)
         events = EventCoordinator(terms, record.publisher, seat.limits)
         self = cls(
-            seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), {},
-            seat.keyring.hashes(record.tx),
+            seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), (),
+            seat.keyring.hashes(record.tx, seat.finishers),
         )  # fmt: skip
-        self.callers[record.publisher] = None
+        self._may_confirm(record.publisher)
         self.called = record.called
         self.recorded = self.restarted = True
         if isinstance(record, DelegationOpened):
@@ -240,6 +247,12 @@ class TxCoordinator(Voting):
             self.events.events, self.events.digest = list(record.events), record.digest
             join = m.Join(record.tx, record.pseudonym, self.hashes)
             self.ballot.members[member_hash(record.pseudonym)] = join
+            return self
+        if isinstance(record, Settling):
+            self.phase = Phase.SETTLING
+            self.events.events = list(record.events)
+            for pseudonym in record.members:
+                self.ballot.members[member_hash(pseudonym)] = m.Join(record.tx, pseudonym, self.hashes)
             return self
         committed = record.status is Status.COMMITTED and not record.local
         self.phase = Phase.COMMITTED if committed else Phase.ABORTED
@@ -251,6 +264,8 @@ class TxCoordinator(Voting):
 
     def resume(self, public: tuple[m.Numbered, ...] = ()) -> list[Effect]:
         """Go on where the log stops. The world outside may see an event a second time."""
+        if self.phase is Phase.SETTLING:
+            return [Settle(self.tx, self.terms.type, Settlement(True, tuple(self.ballot.members)))]
         again: list[Effect] = [PublishPlain(self.tx, event) for event in public]
         return again + self._on_retry(m.Standing())
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from txlayer import messages as m
 from txlayer.effects import (
     Append,
@@ -50,7 +52,7 @@ class Voting(Coordinated):
         value = self._value_of(vote, join)
         if value is None or member_hash(join.pseudonym) != vote.member:
             return [Surface("vote ignored", self.tx)]
-        if self.census.on_join(join) is not None:
+        if self.census.on_join(msgspec.structs.replace(join, hashes=self.hashes)) is not None:
             self.ballot.votes.setdefault(vote.member, value)
             if not value and self.terms.settle_for is None:
                 return self._rule(Ruling(False, reason=vote.reason or "a member voted no", by=join.identity))
@@ -125,7 +127,8 @@ class Voting(Coordinated):
         if reason:
             return self._fail_census(reason)
         votes = self.ballot.votes
-        self.ballot = Ballot(dict(self.census.joined), self.terms.settle_for)
+        self.ballot = Ballot(self.census.joined, self.terms.settle_for)
+        self.census.others = {}
         if self.terms.one_shot:
             return self._count_one_shot(votes)
         self.phase = Phase.OPEN
@@ -146,9 +149,9 @@ class Voting(Coordinated):
 
     def on_join(self, join: m.Join) -> list[Effect]:
         """A subscriber wants to be a member. What it repeats proves that it answers this census."""
-        if self.phase is not Phase.CENSUS or join.hashes != self.hashes:
+        if self.phase is not Phase.CENSUS or join.hashes != self.hashes or self.terms.one_shot:
             return []
-        self.census.on_join(join)
+        self.census.on_join(msgspec.structs.replace(join, hashes=self.hashes))  # one copy for all members
         return self._close_census() if self.census.complete() else []
 
     def on_decline(self, decline: m.Decline) -> list[Effect]:
@@ -159,6 +162,8 @@ class Voting(Coordinated):
         return self._close_census() if self.census.complete() else []
 
     def _one_phase(self) -> bool:
+        if self.hashes.finishers:
+            return False  # a finisher could not ask the only member, so it must not be the only one who knows
         members = list(self.ballot.members.values())
         return len(members) == 1 and members[0].one_phase and not self.ballot.votes
 

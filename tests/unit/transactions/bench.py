@@ -5,23 +5,29 @@ from dataclasses import dataclass, field
 
 from txlayer import messages as m
 from txlayer.effects import (
+    Answer,
     Append,
     AskScope,
     Broadcast,
     Drop,
     Effect,
+    ForgetSettlements,
     Input,
     Opened,
     PresenceChanged,
+    PublishPlain,
     Received,
     Resolve,
     ScopeChosen,
     Send,
+    Settle,
     Surface,
     TimerFired,
 )
+from txlayer.logs.register import MemoryRegister
 from txlayer.messages import Outcome, Scope, TxId
 from txlayer.resources.memory import MemoryResource
+from txlayer.runtime.settling import forget, leave_keys, settle
 from txlayer.runtime.unit_work import WORK, HandlerFailed, UnitWork
 from txlayer.tokens import Keyring
 from txlayer.transactions.participant import Participant
@@ -31,6 +37,7 @@ from txlayer.transactions.seat import Bounds, Seat
 class Handlers:
     def __init__(self) -> None:
         self.failing: list[str] = []
+        self.failing_undo = False
         self.undone: list[str] = []
 
     def handle(self, tx: TxId, event: m.Numbered, work) -> None:
@@ -39,6 +46,8 @@ class Handlers:
         work.put(event.item.payload.decode(), tx)
 
     def compensate(self, tx: TxId, event: m.Numbered, work) -> None:
+        if self.failing_undo:
+            raise HandlerFailed("told to fail")
         self.undone.append(event.item.payload.decode())
 
 
@@ -57,13 +66,18 @@ class Site:
     opened: dict = field(default_factory=dict)
     outcomes: dict[str, list[Outcome]] = field(default_factory=dict)
     surfaced: list[Surface] = field(default_factory=list)
+    finishers: tuple[str, ...] = ()
+    public: list[str] = field(default_factory=list)
     asked: int = 0
 
     def __post_init__(self) -> None:
         self.participant = Participant(self.seat())
 
     def seat(self) -> Seat:
-        return Seat(self.name, f"log-{self.name}", self.life, Keyring(self.name.encode() * 8), bounds=self.bounds)
+        keyring = Keyring(self.name.encode() * 8)
+        return Seat(
+            self.name, f"log-{self.name}", self.life, keyring, bounds=self.bounds, finishers=self.finishers
+        )  # fmt: skip
 
 
 class Bench:
@@ -73,8 +87,11 @@ class Bench:
         self.sites = {site.name: site for site in sites}
         self.queue: deque[tuple[str, Input]] = deque()
         self.sent: list[tuple[str, m.AnyMessage]] = []
+        self.relayed: list[bytes] = []
         self.lose = lambda target, message: False
+        self.register = MemoryRegister()
         for site in sites:
+            leave_keys(self.register, site.seat())
             for other in sites:
                 self.give(site.name, PresenceChanged(other.name, other.life, True, ("orders",)))
 
@@ -124,6 +141,8 @@ class Bench:
             case Broadcast():
                 for name in self.sites:
                     self._deliver(name, effect.message)
+            case Answer():
+                self.relayed.append(effect.frame)
             case AskScope():
                 site.asked += 1
                 choice = site.scope or ScopeChosen(effect.tx, Scope.NONE)
@@ -135,6 +154,12 @@ class Bench:
                 site.outcomes.setdefault(effect.call, []).append(effect.outcome)
             case Surface():
                 site.surfaced.append(effect)
+            case PublishPlain():
+                site.public.append(effect.event.item.payload.decode())
+            case Settle():
+                self.queue.append((site.name, settle(self.register, site.participant.seat, effect)))
+            case ForgetSettlements():
+                forget(self.register, site.participant.seat, effect)
             case _ if type(effect).__name__ == "SetTimer":
                 site.timers[effect.key] = effect.seconds
             case _ if type(effect).__name__ == "CancelTimer":

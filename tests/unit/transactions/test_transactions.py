@@ -502,3 +502,25 @@ def test_open_transactions_are_bounded_and_the_refusal_names_the_limit() -> None
     begin(bench)
     bench.give("p", BeginCall("second", ORDERS, "p"))
     assert "bounds.open_transactions" in bench.sites["p"].outcomes["second"][-1].reason
+
+
+def test_an_event_that_arrives_again_after_the_coordinators_restart_is_not_refused() -> None:
+    bench = Bench(Site("p"), Site("c"), Site("a", member()), Site("b", member()))
+    tx = begin(bench, coordinator="c")
+    publish(bench, "p", "k", "one")
+    bench.lose = lambda target, message: isinstance(message, m.Outcome)
+    bench.give("p", CommitCall("k"))
+    bench.restart("c")
+    bench.lose = lambda target, message: False
+    bench.give("c", Received(m.Submit(tx, "p", 1, Item("orders", b"one")), b"frame"))
+    assert status(bench) is Status.COMMITTED
+
+
+def test_who_asks_for_the_outcome_is_not_told_a_refusal_of_something_else() -> None:
+    bench = Bench(Site("p"), Site("c"), Site("a", member()))
+    tx = begin(bench, coordinator="c")
+    bench.restart("p")
+    bench.lose = lambda target, message: isinstance(message, m.Inquire)
+    bench.give("p", AskCall("q", "c", tx))
+    bench.give("p", Received(m.Refused("", tx, "the transaction takes no more events"), b"frame"))
+    assert "q" not in bench.sites["p"].outcomes

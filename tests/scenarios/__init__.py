@@ -1,0 +1,1 @@
+"""The stories of the papers, told with sites on all three buses."""

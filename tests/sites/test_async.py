@@ -1,0 +1,100 @@
+"""The same on asyncio: calls are awaited, handlers are coroutines on the user's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from tests.conftest import DEADLINE
+from tests.sites.conftest import QUICK, Sites
+from txlayer import Access, AsyncSite, Event, MemberTransaction, Participant, Scope, Status, at_least
+from txlayer.errors import TransactionAborted, UsageError
+from txlayer.resources.memory import MemoryResource
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def make(sites: Sites, short: str, **options: Any) -> AsyncSite:
+    return AsyncSite(sites.name(short), bus=sites.world.url, log="memory://", patience=QUICK, **options)
+
+
+def test_coroutine_handlers_run_on_the_users_loop(sites: Sites) -> None:
+    type = sites.name("meetings")
+    store = MemoryResource()
+    loops: set[Any] = set()
+
+    class Attend(Participant):
+        async def on_join(self, tx: MemberTransaction) -> Scope:
+            loops.add(asyncio.get_running_loop())
+            return Scope.DISTRIBUTED
+
+        async def on_event(self, tx: MemberTransaction, event: Event) -> None:
+            await asyncio.sleep(0)
+            loops.add(asyncio.get_running_loop())
+            tx[store].put(event.data, "seen")
+
+        async def on_commit(self, tx: MemberTransaction) -> None:
+            loops.add(asyncio.get_running_loop())
+            tx_done.append(tx.id)
+
+    tx_done: list[Any] = []
+
+    async def main() -> None:
+        member, publisher = make(sites, "a"), make(sites, "p")
+        member.subscribe(type, Attend, resources=[store])
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(member)
+            await stack.enter_async_context(publisher)
+            await until(lambda: publisher.subscribed(type) == [member.name])
+            async with publisher.transaction(type, settle_for=at_least(1)) as tx:
+                await tx.publish("one")
+                await tx.publish("two")
+            assert tx.outcome is not None
+            assert tx.outcome.status is Status.COMMITTED
+            assert (await publisher.send(type, ["three"])).members == 1
+            assert (await publisher.outcome(tx.id)).status is Status.COMMITTED
+            await until(lambda: len(tx_done) == 2)
+        assert loops == {asyncio.get_running_loop()}
+
+    asyncio.run(main())
+    assert store.values == {"one": "seen", "two": "seen", "three": "seen"}
+
+
+def test_errors_and_several_publishers(sites: Sites) -> None:
+    type = sites.name("meetings")
+    seen: list[Any] = []
+
+    async def refuse_odd(tx: MemberTransaction, event: Event) -> None:
+        if event.data % 2:
+            raise ValueError("odd")
+        seen.append(event.data)
+
+    async def main() -> None:
+        member, publisher, third = make(sites, "a"), make(sites, "p", hosts=True), make(sites, "t")
+        member.subscriber(type)(refuse_odd)
+        async with member, publisher, third:
+            await until(lambda: publisher.subscribed(type) == [member.name])
+            with pytest.raises(TransactionAborted, match="odd"):
+                await publisher.send(type, [1])
+            with pytest.raises(KeyError):
+                async with publisher.transaction(type) as tx:
+                    raise KeyError
+            assert tx.outcome is not None
+            assert tx.outcome.status is Status.ABORTED
+            async with publisher.transaction(type, {"k": "v"}, access=Access.MULTI, coordinator="self") as tx:
+                await tx.publish(2)
+                async with third.join_transaction(type, {"k": "v"}) as joined:
+                    await joined.publish(4)
+            with pytest.raises(UsageError, match="after the end"):
+                await tx.publish(6)
+
+    asyncio.run(main())
+    assert seen == [2, 4]

@@ -1,0 +1,307 @@
+"""Events: filters, plain ones beside transactions, visibility to the world outside, declared types, codecs."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+from tests.conftest import DEADLINE, eventually
+from tests.sites.conftest import Notes, Sites
+from txlayer import MSGPACK, RAW, Event, Participant, Visibility, event_type
+from txlayer.errors import TransactionAborted, UsageError
+from txlayer.filters import above, below, between, one_of, starts_with
+from txlayer.participant import MemberTransaction
+
+# Filters
+
+
+@pytest.mark.parametrize(
+    ("where", "passes", "stops"),
+    [
+        ({"subject": "DSOnline"}, {"subject": "DSOnline", "more": "x"}, {"subject": "other"}),
+        ({"room": one_of("B1", "B2")}, {"room": "B2"}, {"room": "B3"}),
+        ({"seats": between(10, 50)}, {"seats": 50}, {"seats": 51}),
+        ({"seats": above(10)}, {"seats": 11}, {"seats": "many"}),
+        ({"seats": below(10)}, {"seats": 9.5}, {"seats": 10}),
+        ({"city": starts_with("New")}, {"city": "New York"}, {"city": "York"}),
+        ({"open": True}, {"open": "true"}, {"open": "false"}),
+        ({"seats": 10}, {"seats": "10.0"}, {}),
+    ],
+)
+def test_a_filter_chooses_transactions_by_their_attributes(
+    memory_sites: Sites, notes: Notes, where: Any, passes: Any, stops: Any
+) -> None:
+    sites = memory_sites
+    type = sites.name("meetings")
+    member = sites.member("a", type, notes.handler("a"), where=where)
+    publisher = sites.start("p")
+    sites.know(publisher, type, member)
+    assert publisher.send(type, ["yes"], {k: _text(v) for k, v in passes.items()}).members == 1
+    assert publisher.send(type, ["no"], {k: _text(v) for k, v in stops.items()}).members == 0
+    assert notes.of("a") == ["yes"]
+
+
+def _text(value: Any) -> str:
+    return str(value)
+
+
+def test_inside_a_transaction_the_filter_does_not_apply(sites: Sites, notes: Notes) -> None:
+    type = sites.name("meetings")
+    member = sites.member("a", type, notes.handler("a"), where={"subject": "DSOnline"})
+    publisher = sites.start("p")
+    sites.know(publisher, type, member)
+    with publisher.transaction(type, {"subject": "DSOnline"}) as tx:
+        tx.publish("one", attributes={"subject": "lunch"})
+        tx.publish("two", type="lunch")
+    assert notes.of("a") == ["one", "two"]
+
+
+def test_bad_filters_are_refused(memory_sites: Sites, notes: Notes) -> None:
+    site = memory_sites.make("a")
+    with pytest.raises(UsageError, match="takes a text, a number or a test"):
+        site.subscribe("t", notes.handler("a"), where={"x": ["a"]})
+    with pytest.raises(UsageError, match="matches nothing"):
+        between(2, 1)
+
+
+# Plain events
+
+
+def test_one_type_serves_plain_and_transactional_events(sites: Sites) -> None:
+    type = sites.name("meetings")
+    seen: list[Any] = []
+
+    class Attend(Participant):
+        def on_event(self, tx: MemberTransaction, event: Event) -> None:
+            seen.append(("inside", event.data))
+
+        def on_plain(self, event: Event) -> None:
+            seen.append(("plain", event.data))
+
+    member = sites.member("a", type, Attend, where={"subject": "DSOnline"})
+    publisher = sites.start("p")
+    sites.know(publisher, type, member)
+    publisher.publish(type, {"subject": "lunch"}).wait(DEADLINE)
+    publisher.publish(type, {"n": 1}, {"subject": "DSOnline"}).wait(DEADLINE)
+    publisher.publish(type, {"subject": "DSOnline"}).wait(DEADLINE)
+    eventually(lambda: len(seen) == 2)
+    publisher.send(type, [{"n": 2}], {"subject": "DSOnline"}, visibility=Visibility.PUBLIC)
+    eventually(lambda: len(seen) == 3)
+    assert seen == [("plain", {"n": 1}), ("plain", {"subject": "DSOnline"}), ("inside", {"n": 2})]
+
+
+# What the world outside sees
+
+
+@contextmanager
+def outsider(url: str, topic: str) -> Iterator[list[bytes]]:
+    """Payloads that a consumer which has never heard of txlayer gets from a topic."""
+    kind = url.partition(":")[0]
+    watch: Callable[..., Any] = {"mqtt": _paho, "kafka": _confluent, "memory": _memory}[kind]
+    with watch(url, topic) as got:
+        yield got
+
+
+@contextmanager
+def _paho(url: str, topic: str) -> Iterator[list[bytes]]:
+    from paho.mqtt.client import Client
+    from paho.mqtt.enums import CallbackAPIVersion
+
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    got: list[bytes] = []
+    subscribed = threading.Event()
+    client = Client(CallbackAPIVersion.VERSION2)
+    client.on_message = lambda client, userdata, message: got.append(message.payload)
+    client.on_subscribe = lambda *args: subscribed.set()
+    client.on_connect = lambda *args: client.subscribe(topic, qos=1)
+    client.connect(parts.hostname, parts.port or 1883)
+    client.loop_start()
+    assert subscribed.wait(DEADLINE)
+    yield got
+    client.disconnect()
+    client.loop_stop()
+
+
+@contextmanager
+def _confluent(url: str, topic: str) -> Iterator[list[bytes]]:
+    from confluent_kafka import Consumer
+
+    got: list[bytes] = []
+    over = threading.Event()
+    consumer = Consumer({"bootstrap.servers": urlsplit(url).netloc, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+
+    def read() -> None:
+        while not over.is_set():
+            message = consumer.poll(0.05)
+            if message is not None and message.error() is None:
+                got.append(message.value())
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    yield got
+    over.set()
+    thread.join(DEADLINE)
+    consumer.close()
+
+
+@contextmanager
+def _memory(url: str, topic: str) -> Iterator[list[bytes]]:
+    from txlayer import connect
+
+    got: list[bytes] = []
+    with connect(url) as bus:
+        bus.subscribe(topic, lambda delivery: got.append(delivery.payload))
+        yield got
+
+
+def test_outsiders_see_public_events_as_the_publisher_asks(sites: Sites) -> None:
+    type = sites.name("news")
+    refuse = threading.Event()
+
+    def handle(tx: MemberTransaction, event: Event) -> None:
+        if refuse.is_set():
+            raise ValueError("no")
+
+    member = sites.member("a", type, handle)
+    publisher = sites.start("p")
+    sites.know(publisher, type, member)
+    publisher.publish(type, "plain").wait(DEADLINE)
+    with outsider(sites.world.url, type) as got:
+        if not sites.world.url.startswith("kafka"):  # its outsider reads from the beginning
+            publisher.publish(type, "plain").wait(DEADLINE)
+        publisher.send(type, ["private"], visibility=Visibility.PRIVATE)
+        with publisher.transaction(type, visibility=Visibility.PUBLIC) as tx:
+            tx.publish("at once")
+            eventually(lambda: b'"at once"' in got, "public events are seen before the commit")
+            tx.publish("of another type", type="other")
+        with publisher.transaction(type, visibility=Visibility.PUBLIC_ON_COMMIT) as tx:
+            tx.publish("on commit")
+            tx.publish("of another type", type="other")
+        refuse.set()
+        with pytest.raises(TransactionAborted):
+            publisher.send(type, ["aborted"], visibility=Visibility.PUBLIC_ON_COMMIT)
+        publisher.publish(type, "last").wait(DEADLINE)
+        eventually(lambda: b'"last"' in got)
+    assert [msgspec.json.decode(payload) for payload in got] == ["plain", "at once", "on commit", "last"]
+
+
+# Declared types
+
+
+@event_type("meeting")
+class Meeting(msgspec.Struct, frozen=True):
+    subject: str
+
+
+@event_type("meeting.location")
+class MeetingLocation(Meeting, frozen=True):
+    room: str
+
+
+@event_type("meeting.cost", parent=Meeting)
+@dataclasses.dataclass
+class MeetingCost:
+    euros: int
+
+
+def test_declared_types_are_checked_and_arrive_as_instances(sites: Sites, notes: Notes) -> None:
+    type = sites.name("meetings")
+    member = sites.member("a", type, notes.handler("a"), types=[MeetingLocation, MeetingCost])
+    publisher = sites.start("p", types=[Meeting])
+    sites.know(publisher, type, member)
+    with publisher.transaction(type) as tx:
+        tx.publish(MeetingLocation("DSOnline", "B2"))
+        tx.publish(MeetingCost(7))
+        tx.publish({"subject": "as a dict"}, type="meeting")
+        with pytest.raises(UsageError, match="not an event of type 'meeting'"):
+            tx.publish({"object": "?"}, type="meeting")
+    assert notes.of("a") == [MeetingLocation("DSOnline", "B2"), MeetingCost(7), {"subject": "as a dict"}]
+
+
+def test_subscribers_of_a_parent_get_its_children(sites: Sites, notes: Notes) -> None:
+    parent, child = sites.name("parent"), sites.name("child")
+    member = sites.member("a", parent, notes.handler("a"))
+    heard: list[Any] = []
+    member.listener(parent)(lambda event: heard.append((event.type, event.data)))
+    publisher = sites.start("p")
+    publisher.advertise(child, parent=parent)
+    sites.know(publisher, child, member)
+    publisher.send(child, ["inside"])
+    publisher.publish(child, "plain").wait(DEADLINE)
+    eventually(lambda: (child, "plain") in heard)
+    assert notes.of("a") == ["inside"]
+
+
+def test_a_strict_site_publishes_only_what_is_advertised(sites: Sites, notes: Notes) -> None:
+    type = sites.name("orders")
+    member = sites.member("a", type, notes.handler("a"))
+    publisher = sites.start("p", strict=True)
+    sites.know(publisher, type, member)
+    with pytest.raises(UsageError, match="not advertised"):
+        publisher.send(type, ["x"])
+    with pytest.raises(UsageError, match="not advertised"):
+        publisher.publish(type, "x")
+    publisher.advertise(type)
+    publisher.send(type, ["x"])
+    with publisher.transaction(type) as tx, pytest.raises(UsageError, match="not advertised"):
+        tx.publish("y", type=sites.name("other"))
+    publisher.unadvertise(type)
+    with pytest.raises(UsageError, match="not advertised"):
+        publisher.send(type, ["x"])
+    assert notes.of("a") == ["x"]
+
+
+def test_declarations_are_checked() -> None:
+    with pytest.raises(UsageError, match=r"msgspec\.Struct or a dataclass"):
+        event_type("plain")(type("Plain", (), {}))
+
+
+# Codecs
+
+
+class Reversed:
+    """A codec of the user's own."""
+
+    content_type = "text/reversed"
+
+    def encode(self, value: Any) -> bytes:
+        return str(value)[::-1].encode()
+
+    def decode(self, data: bytes, type: Any) -> Any:
+        return data.decode()[::-1]
+
+
+@pytest.mark.parametrize(
+    ("codec", "value"),
+    [(MSGPACK, {"b": b"\x00\xff"}), (RAW, b"\x00\xff"), (Reversed(), "abc")],
+    ids=["mp", "raw", "own"],
+)
+def test_payloads_in_any_codec(sites: Sites, notes: Notes, codec: Any, value: Any) -> None:
+    type = sites.name("orders")
+    member = sites.member("a", type, notes.handler("a"), codecs=[Reversed()])
+    heard: list[Any] = []
+    member.listener(type)(lambda event: heard.append(event.data))
+    publisher = sites.start("p", codec=codec)
+    sites.know(publisher, type, member)
+    publisher.send(type, [value])
+    publisher.publish(type, value).wait(DEADLINE)
+    eventually(lambda: value in heard)
+    assert notes.of("a") == [value]
+
+
+def test_an_unreadable_event_is_a_vote_of_no(memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("orders")
+    member = memory_sites.member("a", type, notes.handler("a"))
+    publisher = memory_sites.start("p", codec=Reversed())
+    memory_sites.know(publisher, type, member)
+    with pytest.raises(TransactionAborted, match="no codec for text/reversed"):
+        publisher.send(type, ["x"])

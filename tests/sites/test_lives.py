@@ -1,0 +1,442 @@
+"""Restart, closing, names, keys and unknown outcomes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from tests.conftest import DEADLINE, eventually
+from tests.contract.conftest import BusWorld
+from tests.sites.conftest import Notes, Sites
+from txlayer import Event, Limit, MemberTransaction, Secret, Signed, Site, Status, only
+from txlayer.errors import (
+    Closed,
+    LogForeign,
+    LogRolledBack,
+    NameTaken,
+    OutcomeUnknown,
+    TransactionAborted,
+    UsageError,
+)
+from txlayer.logs.memory import MemoryDisk
+from txlayer.resources.memory import MemoryResource
+
+
+def put(store: MemoryResource) -> Any:
+    def handle(tx: MemberTransaction, event: Event) -> None:
+        tx[store].put(event.data, "done")
+
+    return handle
+
+
+def pair(sites: Sites, type: str, notes: Notes, **options: Any) -> Site:
+    members = [sites.member(name, type, notes.handler(name), **options) for name in ("a", "b")]
+    publisher = sites.start("p", **options)
+    sites.know(publisher, type, *members)
+    return publisher
+
+
+# Restart
+
+
+def test_a_prepared_member_that_comes_back_learns_the_outcome(sites: Sites, notes: Notes) -> None:
+    """Its site is closed, without waiting, between its vote and the decision."""
+    type = sites.name("orders")
+    store = MemoryResource()
+    options: dict[str, Any] = {"resources": [store], "log": sites.file("a"), "anonymous": True}
+    first = sites.member("a", type, put(store), **options)
+    voted = threading.Event()
+
+    def wait(tx: MemberTransaction, event: Event) -> None:
+        voted.wait(DEADLINE)
+
+    second = sites.member("b", type, wait)
+    publisher = sites.start("p")
+    sites.know(publisher, type, first, second)
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(publisher.send(type, ["x"], census_within=20.0)))
+    thread.start()
+    eventually(lambda: any(view.state == "commitment" for view in first.transactions()))
+    first.close(timeout=0.0)
+    voted.set()
+    thread.join(DEADLINE)
+    assert result[0].status is Status.COMMITTED
+    assert len(store.prepared) == 1
+    sites.member("a", type, put(store), **options)
+    eventually(lambda: store.values == {"x": "done"})
+
+
+def test_a_coordinator_that_comes_back_goes_on_where_it_was(sites: Sites) -> None:
+    type = sites.name("orders")
+    store = MemoryResource()
+    member = sites.member("a", type, put(store), resources=[store], log=sites.file("a"))
+    publisher = sites.start("p", log=sites.file("p"))
+    sites.know(publisher, type, member)
+    first = publisher.send(type, ["x"])
+    publisher.close()
+    again = sites.start("p", log=sites.file("p"))
+    sites.know(again, type, member)
+    second = again.send(type, ["y"])
+    assert first.tx is not None
+    assert second.tx is not None
+    assert first.tx.incarnation == second.tx.incarnation
+    assert first.tx.number < second.tx.number
+    eventually(lambda: store.values == {"x": "done", "y": "done"})
+
+
+_MEMBER = """
+import sys, time
+from txlayer import Patience, Site
+from txlayer.resources.sqlite import SqliteResource
+name, url, folder, type = sys.argv[1:]
+store = SqliteResource(f"{folder}/{name}-store.db")
+store._db.execute("CREATE TABLE IF NOT EXISTS entry (value TEXT)")
+patience = Patience(retry=0.3, in_doubt=0.5, gap=0.2, linger=2.0, mark=0.5, longest=3.0)
+site = Site(name, bus=url, log=f"sqlite:///{folder}/{name}.db", patience=patience)
+
+@site.subscriber(type, resources=[store])
+def enter(tx, event):
+    tx[store].execute("INSERT INTO entry VALUES (?)", [event.data])
+
+site.start()
+print("ready", flush=True)
+for line in sys.stdin:
+    rows = [row[0] for row in store._db.execute("SELECT value FROM entry ORDER BY value")]
+    states = ",".join(sorted(view.state for view in site.transactions()))
+    print("|".join([",".join(rows), states]), flush=True)
+"""
+
+
+class MemberProcess:
+    """A member in a process of its own."""
+
+    def __init__(self, sites: Sites, short: str, type: str) -> None:
+        self.arguments = [sites.name(short), sites.world.url, str(sites.folder), type]
+        self.name = sites.name(short)
+        self._start()
+
+    def _start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _MEMBER, *self.arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def restart(self) -> None:
+        """Start it again; it was killed before."""
+        with self.process:
+            pass
+        self._start()
+
+    def look(self) -> tuple[str, str]:
+        """Its rows, and the states of its transactions."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("look\n")
+        self.process.stdin.flush()
+        rows, _, states = self.process.stdout.readline().strip().partition("|")
+        return rows, states
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(DEADLINE)
+
+    def __enter__(self) -> MemberProcess:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.process.kill()
+        with self.process:
+            pass
+
+
+@pytest.mark.parametrize("world", ["mqtt", "kafka"], indirect=True)
+def test_a_process_killed_between_vote_and_decision_finishes_after_its_return(world: BusWorld, sites: Sites) -> None:
+    type = sites.name("orders")
+    with MemberProcess(sites, "m", type) as member:
+        kill_between_vote_and_decision(sites, type, member)
+
+
+def kill_between_vote_and_decision(sites: Sites, type: str, member: MemberProcess) -> None:
+    voted = threading.Event()
+    second = sites.member("b", type, lambda tx, event: voted.wait(DEADLINE))
+    publisher = sites.start("p")
+    eventually(lambda: publisher.subscribed(type) == sorted([member.name, second.name]))
+    outcomes: list[Any] = []
+    thread = threading.Thread(target=lambda: outcomes.append(commit_at_last(publisher, type, "x")))
+    thread.start()
+    eventually(lambda: "commitment" in member.look()[1])
+    member.kill()
+    voted.set()
+    thread.join(2 * DEADLINE)
+    member.restart()
+    assert outcomes == [Status.COMMITTED]
+    eventually(lambda: member.look()[0] == "x")
+
+
+def commit_at_last(publisher: Site, type: str, value: str) -> Status:
+    with publisher.transaction(type, vote_within=DEADLINE, complete_within=DEADLINE) as tx:
+        tx.publish(value)
+    assert tx.outcome is not None
+    assert tx.outcome.members == 2
+    return tx.outcome.status
+
+
+# Names
+
+
+def test_a_live_name_with_another_log_is_refused(sites: Sites) -> None:
+    sites.start("a")
+    with pytest.raises(NameTaken, match="held by a living process"):
+        sites.start("a")
+
+
+def test_a_name_whose_log_was_replaced_is_refused(sites: Sites) -> None:
+    sites.start("a", log=sites.file("one")).close()
+    with pytest.raises(LogForeign, match="find it, or retire the name"):
+        sites.start("a", log=sites.file("two"))
+    sites.start("a", log=sites.file("one"))
+
+
+def test_a_log_restored_from_a_copy_is_refused(memory_sites: Sites, notes: Notes) -> None:
+    sites = memory_sites
+    type = sites.name("orders")
+    site = sites.member("a", type, notes.handler("a"), log=sites.file("a"))
+    site.close()
+    copy = (sites.folder / "a.db").read_bytes()
+    site = sites.member("a", type, notes.handler("a"), log=sites.file("a"))
+    site.send(type, ["x"])
+    site.close()
+    (sites.folder / "a.db").write_bytes(copy)
+    with pytest.raises(LogRolledBack, match="a copy"):
+        sites.start("a", log=sites.file("a"))
+
+
+def test_a_later_life_of_the_same_log_takes_over_and_fences_the_older(sites: Sites, notes: Notes) -> None:
+    type = sites.name("orders")
+    disk = MemoryDisk()
+    older = sites.start("p", log=disk)
+    member = sites.member("a", type, notes.handler("a"))
+    newer = sites.start("p", log=disk)
+    sites.know(newer, type, member)
+
+    def fenced() -> bool:
+        try:
+            older.send(type, ["zombie"], within=0.5)
+        except Closed as exc:
+            return "taken the name over" in str(exc)
+        except (OutcomeUnknown, TransactionAborted):
+            return False
+        return False
+
+    eventually(fenced)
+    assert newer.send(type, ["newer"]).status is Status.COMMITTED
+
+
+def test_a_second_process_with_the_same_log_is_refused(memory_sites: Sites) -> None:
+    sites = memory_sites
+    sites.start("a", log=sites.file("a"))
+    with pytest.raises(Exception, match="another process has this log open"):
+        sites.start("a", log=sites.file("a"))
+
+
+# Closing
+
+
+def test_close_lets_running_transactions_finish(sites: Sites, notes: Notes) -> None:
+    type = sites.name("orders")
+    going = threading.Event()
+    leave = threading.Event()
+
+    def slow(tx: MemberTransaction, event: Event) -> None:
+        going.set()
+        leave.wait(DEADLINE)
+
+    member = sites.member("a", type, slow)
+    publisher = sites.start("p")
+    sites.know(publisher, type, member)
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(publisher.send(type, ["x"], census_within=20.0)))
+    thread.start()
+    assert going.wait(DEADLINE)
+    closing = threading.Thread(target=publisher.close)
+    closing.start()
+    eventually(lambda: publisher._engine.draining)
+    with pytest.raises(Closed):
+        publisher.transaction(type)
+    leave.set()
+    thread.join(DEADLINE)
+    closing.join(DEADLINE)
+    assert result[0].status is Status.COMMITTED
+    with pytest.raises(Closed):
+        publisher.send(type, ["y"])
+
+
+def test_close_is_bounded_and_says_unknown_to_those_who_wait(memory_sites: Sites) -> None:
+    sites = memory_sites
+    type = sites.name("orders")
+    leave = threading.Event()
+    member = sites.member("a", type, lambda tx, event: leave.wait(DEADLINE))
+    publisher = sites.start("p")
+    sites.know(publisher, type, member)
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            publisher.send(type, ["x"], census_within=60.0)
+        except OutcomeUnknown as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    eventually(lambda: publisher.transactions())
+    publisher.close(timeout=0.2)
+    thread.join(DEADLINE)
+    leave.set()
+    assert len(errors) == 1
+
+
+# Keys and outcomes
+
+
+def test_a_key_never_makes_two_transactions(sites: Sites, notes: Notes) -> None:
+    type = sites.name("orders")
+    publisher = pair(sites, type, notes)
+    first = publisher.send(type, ["x"], key="order 7")
+    again = publisher.send(type, ["x"], key="order 7")
+    assert first.tx == again.tx
+    assert notes.of("a") == notes.of("b") == ["x"]
+    assert publisher.outcome(key="order 7").status is Status.COMMITTED
+    assert publisher.outcome(first.tx).status is Status.COMMITTED
+    assert publisher.send(type, ["y"], key="order 8").tx != first.tx
+
+
+def test_a_key_is_remembered_after_a_restart(sites: Sites, notes: Notes) -> None:
+    type = sites.name("orders")
+    member = sites.member("a", type, notes.handler("a"))
+    publisher = sites.start("p", log=sites.file("p"))
+    sites.know(publisher, type, member)
+    first = publisher.send(type, ["x"], key="order 7")
+    publisher.close()
+    again = sites.start("p", log=sites.file("p"))
+    sites.know(again, type, member)
+    assert again.send(type, ["x"], key="order 7").tx == first.tx
+    assert notes.of("a") == ["x"]
+
+
+def test_after_an_unknown_outcome_the_site_tells_it_later(sites: Sites) -> None:
+    type = sites.name("orders")
+    leave = threading.Event()
+    member = sites.member("a", type, lambda tx, event: leave.wait(DEADLINE))
+    publisher = sites.start("p")
+    sites.know(publisher, type, member)
+    tx = publisher.transaction(type, vote_within=DEADLINE, complete_within=DEADLINE).start()
+    tx.publish("x")
+    with pytest.raises(OutcomeUnknown) as caught:
+        tx.commit(within=0.2)
+    assert caught.value.tx == tx.id
+    leave.set()
+
+    def known() -> bool:
+        try:
+            return publisher.outcome(tx.id, within=1.0).status is Status.COMMITTED
+        except OutcomeUnknown:
+            return False
+
+    eventually(known)
+
+
+def test_what_was_told_is_still_known_afterwards(memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("orders")
+    publisher = pair(memory_sites, type, notes)
+    told = publisher.send(type, ["x"])
+    eventually(lambda: not publisher._engine.participant.coordinator.transactions)
+    assert told.tx is not None
+    assert publisher.outcome(told.tx) == told
+    assert publisher.outcome(str(told.tx)) == told
+    with pytest.raises(UsageError, match="no transaction id"):
+        publisher.outcome("nonsense")
+    with pytest.raises(UsageError, match="by the transaction's id or by its key"):
+        publisher.outcome()
+
+
+def test_missing_votes_abort_or_are_waited_for(sites: Sites) -> None:
+    type = sites.name("orders")
+    leave = threading.Event()
+    member = sites.member("a", type, lambda tx, event: leave.wait(DEADLINE))
+    other = sites.member("b", type, lambda tx, event: None)
+    publisher = sites.start("p")
+    sites.know(publisher, type, member, other)
+    tx = publisher.transaction(type, vote_within=0.2).start()
+    tx.publish("x")
+    with pytest.raises(TransactionAborted, match="votes are missing"):
+        tx.commit()
+    asked: list[int] = []
+
+    def wait_longer(missing: int) -> float:
+        asked.append(missing)
+        leave.set()
+        return DEADLINE
+
+    with publisher.transaction(type, vote_within=0.2, on_votes_missing=wait_longer) as tx:
+        leave.clear()
+        tx.publish("y")
+    assert tx.outcome is not None
+    assert tx.outcome.members == 2
+    assert asked
+
+
+# Security
+
+
+def test_sites_without_the_secret_are_kept_out(sites: Sites, notes: Notes) -> None:
+    type = sites.name("orders")
+    publisher = pair(sites, type, notes, security=Secret("enrolled together"))
+    assert publisher.send(type, ["x"]).members == 2
+    stranger = sites.start("stranger", security=Secret("enrolled elsewhere"))
+    eventually(lambda: len(stranger.subscribed(type)) == 2)
+    outcome = stranger.send(type, ["forged"], census_within=0.5)
+    assert outcome.members == 0
+    assert notes.of("a") == ["x"]
+
+
+def test_a_secret_can_be_rotated(memory_sites: Sites, notes: Notes) -> None:
+    sites = memory_sites
+    type = sites.name("orders")
+    old, both, new = Secret("the old one"), Secret("the new one", "the old one"), Secret("the old one", "the new one")
+    members = [
+        sites.member("a", type, notes.handler("a"), security=both),
+        sites.member("b", type, notes.handler("b"), security=new),
+    ]
+    publisher = sites.start("p", security=new)
+    sites.know(publisher, type, *members)
+    assert publisher.send(type, ["x"]).members == 2
+    with pytest.raises(UsageError, match="at least 8 bytes"):
+        Secret("short")
+    assert repr(old) == "Secret(...)"
+
+
+def test_signed_sites_speak_for_themselves_only(sites: Sites, notes: Notes) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    type = sites.name("orders")
+    names = [sites.name(short) for short in ("a", "b", "p")]
+    keys = {name: Ed25519PrivateKey.generate() for name in names}
+    allowed = {name: key.public_key().public_bytes_raw() for name, key in keys.items()}
+
+    def level(short: str) -> Signed:
+        return Signed(keys[sites.name(short)].private_bytes_raw(), allowed)
+
+    members = [sites.member(short, type, notes.handler(short), security=level(short)) for short in ("a", "b")]
+    publisher = sites.start("p", security=level("p"))
+    sites.know(publisher, type, *members)
+    closed = only(*(member.name for member in members))
+    assert publisher.send(type, ["x"], require=closed, limit=Limit.DISTRIBUTED).members == 2
+    assert notes.of("a") == notes.of("b") == ["x"]
+    with pytest.raises(UsageError, match="allowed sites must hold"):
+        sites.make("c", security=level("a"))

@@ -1,0 +1,1 @@
+"""Random transactions between sites in processes of their own, which are killed; then the simulation's checkers."""

@@ -1,0 +1,257 @@
+"""What the world outside, an operator, a finisher or a stranger sees of transactions."""
+
+import pytest
+
+from txlayer import messages as m
+from txlayer.effects import (
+    AbortCall,
+    AskCall,
+    BeginCall,
+    CommitCall,
+    ConfirmCall,
+    PresenceChanged,
+    PublishCall,
+    Received,
+    RoomChanged,
+)
+from txlayer.messages import Access, Item, Limit, Scope, Status, Terms, TxId, TxType, Visibility
+from txlayer.tokens import Keyring
+from txlayer.transactions.seat import Bounds
+
+from .bench import Bench, Site, member
+
+
+def open_with_events(bench: Bench, terms: Terms) -> TxId:
+    bench.give("p", BeginCall("k", terms, "p"))
+    for item in (Item("orders", b"own"), Item("other", b"another type"), Item("orders", b"second")):
+        bench.give("p", PublishCall("k", item))
+    return bench.sites["p"].opened["k"]
+
+
+def status(bench: Bench, call: str = "k", site: str = "p") -> Status:
+    return bench.sites[site].outcomes[call][-1].status
+
+
+# Visibility
+
+
+@pytest.mark.parametrize("tx_type", list(TxType))
+@pytest.mark.parametrize(
+    ("visibility", "while_open", "after"),
+    [
+        (Visibility.PRIVATE, [], []),
+        (Visibility.PUBLIC, ["own", "second"], ["own", "second"]),
+        (Visibility.PUBLIC_ON_COMMIT, [], ["own", "second"]),
+    ],
+)
+def test_outside_sees_events_of_the_topic_as_visibility_says(
+    visibility: Visibility, while_open: list[str], after: list[str], tx_type: TxType
+) -> None:
+    scope = Scope.DISTRIBUTED if tx_type is TxType.DISTRIBUTED else Scope.LOCAL
+    bench = Bench(Site("p"), Site("a", member(scope=scope)))
+    open_with_events(bench, Terms("orders", tx_type=tx_type, visibility=visibility))
+    assert bench.sites["p"].public == while_open
+    bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.COMMITTED
+    assert bench.sites["p"].public == after
+
+
+def test_outside_sees_nothing_on_commit_of_what_aborts() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    open_with_events(bench, Terms("orders", visibility=Visibility.PUBLIC_ON_COMMIT))
+    bench.give("p", AbortCall("k"))
+    assert bench.sites["p"].public == []
+
+
+def test_one_shot_is_published_as_its_visibility_says() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    for visibility in Visibility:
+        terms = Terms("orders", one_shot=True, visibility=visibility)
+        bench.give("p", BeginCall(visibility.value, terms, "p", (Item("orders", visibility.value.encode()),)))
+    assert bench.sites["p"].public == ["public", "public-on-commit"]
+
+
+# In doubt, in all three states
+
+
+def test_in_doubt_in_the_census_the_coordinator_repeats_the_list() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    bench.lose = lambda target, message: isinstance(message, m.Begin)
+    bench.give("p", BeginCall("k", Terms("orders"), "p"))
+    bench.lose = lambda target, message: False
+    bench.give("p", PublishCall("k", Item("orders", b"x")))
+    assert not bench.sites["a"].resource.units, "no member of anything yet"
+    bench.fire("a", "doubt")
+    assert bench.sites["a"].resource.units
+
+
+def test_in_doubt_in_the_transaction_the_coordinator_repeats_prepare() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    bench.give("p", BeginCall("k", Terms("orders"), "p"))
+    bench.lose = lambda target, message: isinstance(message, m.Prepare)
+    bench.give("p", CommitCall("k"))
+    bench.lose = lambda target, message: False
+    bench.fire("a", "doubt")
+    assert status(bench) is Status.COMMITTED
+
+
+@pytest.mark.parametrize(
+    "lost", [(m.Begin, m.Event, m.Prepare, m.Decision), (m.Prepare, m.Decision), (m.Decision,)], ids=len
+)
+def test_in_doubt_a_peer_repeats_what_a_silent_coordinator_said(lost: tuple[type[m.Message], ...]) -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    bench.lose = lambda target, message: target == "a" and isinstance(message, lost)
+    bench.give("p", BeginCall("k", Terms("orders"), "p"))
+    bench.give("p", PublishCall("k", Item("orders", b"x")))
+    bench.give("p", CommitCall("k"))
+    bench.lose = lambda target, message: target == "p"
+    before = len(bench.sent)
+    bench.relayed = []
+    bench.fire("a", "doubt")
+    assert set(bench.relayed) == {b"frame"}, "the frame of the coordinator itself, no opinion"
+    assert not any(isinstance(message, m.Decision) for _, message in bench.sent[before:])
+
+
+# Who may do what, and limits
+
+
+def test_listed_publishers_may_publish_and_listed_committers_may_commit() -> None:
+    terms = Terms("orders", access=Access.MULTI, publishers=("second",), committers=("second",))
+    bench = Bench(Site("p"), Site("h"), Site("second"), Site("third"), Site("a", member()))
+    bench.give("p", BeginCall("k", terms, "h"))
+    tx = bench.sites["p"].opened["k"]
+    for site in ("second", "third"):
+        bench.give("h", Received(m.Submit(tx, site, 1, Item("orders", site.encode()))))
+    bench.give("h", Received(m.CommitRequest(tx, "third", 0)))
+    assert "k" not in bench.sites["p"].outcomes, "the third may do neither"
+    bench.give("h", Received(m.CommitRequest(tx, "second", 1)))
+    assert list(bench.sites["a"].resource.values) == ["second"]
+    assert status(bench) is Status.COMMITTED
+
+
+def test_a_transaction_that_is_not_complete_in_time_aborts() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    bench.give("p", BeginCall("k", Terms("orders", limit=Limit.DISTRIBUTED, complete_within=7.0), "p"))
+    bench.fire("p", "deadline")
+    assert status(bench) is Status.ABORTED
+    assert bench.sites["p"].outcomes["k"][-1].reason == "not complete in time"
+
+
+def test_members_of_a_census_are_bounded_and_the_refusal_names_the_limit() -> None:
+    bench = Bench(Site("p", bounds=Bounds(members=1)), Site("a", member()), Site("b", member()))
+    bench.give("p", BeginCall("k", Terms("orders", limit=Limit.DISTRIBUTED), "p"))
+    bench.fire("p", "window")
+    assert status(bench) is Status.REFUSED
+    assert "bounds.members" in bench.sites["p"].outcomes["k"][-1].reason
+
+
+def test_site_without_room_finishes_what_was_begun_and_takes_on_nothing_new() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    bench.give("p", BeginCall("k", Terms("orders"), "p"))
+    for name in ("p", "a"):
+        bench.give(name, RoomChanged(True))
+    bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.COMMITTED
+    bench.give("p", BeginCall("new", Terms("orders"), "p"))
+    assert status(bench, "new") is Status.REFUSED
+    assert "almost full" in bench.sites["p"].outcomes["new"][-1].reason
+    bench.give("p", RoomChanged(False))
+    bench.give("p", BeginCall("later", Terms("orders"), "p"))
+    bench.give("p", CommitCall("later"))
+    assert bench.sites["p"].outcomes["later"][-1].members == 1, "the member without room has declined"
+
+
+def test_compensation_that_fails_for_good_is_parked_listed_and_kept() -> None:
+    bench = Bench(Site("p"), Site("a", member(compensatable=True)), Site("b", member()))
+    bench.sites["b"].handlers.failing = ["x"]
+    bench.sites["a"].handlers.failing_undo = True
+    terms = Terms("orders", one_shot=True)
+    bench.give("p", BeginCall("k", terms, "p", (Item("orders", b"x"),)))
+    for _ in range(6):
+        bench.fire("a", "compensate")
+    assert status(bench) is Status.ABORTED
+    assert [surface.what for surface in bench.sites["a"].surfaced] == ["parked"]
+    assert "compensation parked" in [surface.what for surface in bench.sites["p"].surfaced]
+    bench.fire("a", "ask", "marks")
+    bench.restart("a")
+    (record,) = (record for key, record in bench.sites["a"].records.items() if key.startswith("m/"))
+    assert record.parked
+    assert [event.item.payload for event in record.events] == [b"x"], "all that is needed to undo it by hand"
+
+
+# Finishers
+
+
+def dead_coordinator(settled: bool) -> tuple[Bench, TxId]:
+    """All have voted yes; the coordinator died before or after its commit stood in the register."""
+    bench = Bench(Site("c", finishers=("f",)), Site("f"), Site("a", member()), Site("b", member()))
+    lost = m.Decision if settled else m.Vote
+    bench.lose = lambda target, message: isinstance(message, lost)
+    bench.give("c", BeginCall("k", Terms("orders", limit=Limit.DISTRIBUTED), "c"))
+    tx = bench.sites["c"].opened["k"]
+    bench.give("c", CommitCall("k"))
+    bench.lose = lambda target, message: target == "c" or isinstance(message, m.Decision)
+    return bench, tx
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_finisher_says_what_stands_in_the_register(settled: bool) -> None:
+    bench, _ = dead_coordinator(settled)
+    for _ in range(2):
+        bench.fire("a", "doubt")
+    assert bench.sites["a"].resource.prepared, "as long as the coordinator seems alive nobody finishes for it"
+    bench.give("f", PresenceChanged("c", 1, False))
+    bench.fire("a", "doubt")
+    assert [bool(bench.sites[name].resource.marked) for name in ("a", "b")] == [settled, settled]
+    assert not any(bench.sites[name].resource.prepared for name in ("a", "b"))
+    bench.lose = lambda target, message: False
+    bench.restart("c")
+    bench.give("c", AskCall("later", "c", key="k"))
+    assert status(bench, "later", "c") is (Status.COMMITTED if settled else Status.ABORTED)
+    assert not bench.register.values or settled
+
+
+def test_only_a_finisher_that_the_census_names_is_believed() -> None:
+    bench, tx = dead_coordinator(settled=False)
+    key = Keyring(bench.sites["c"].seat().keyring.key_for("f"))
+    final = tuple(bench.sites[name].seat().keyring.member(tx) for name in ("a", "b"))
+    for forged in (
+        m.Finish(tx, "b", key.token(tx, "commit"), final),
+        m.Finish(tx, "f", bench.sites["b"].seat().keyring.token(tx, "commit"), final),
+    ):
+        bench.give("a", Received(forged, b"frame"))
+        assert bench.sites["a"].resource.prepared
+    bench.give("a", Received(m.Finish(tx, "f", key.token(tx, "abort")), b"frame"))
+    assert not bench.sites["a"].resource.prepared
+
+
+def test_settlements_are_forgotten_with_their_transactions() -> None:
+    bench = Bench(Site("c", finishers=("f",)), Site("f"), Site("a", member()))
+    for number in range(5):
+        bench.give("c", BeginCall(f"k{number}", Terms("orders", limit=Limit.DISTRIBUTED), "c"))
+        bench.give("c", CommitCall(f"k{number}"))
+        assert status(bench, f"k{number}", "c") is Status.COMMITTED
+        assert len(bench.register.values) == 1, "until its caller has confirmed"
+        bench.give("c", ConfirmCall(f"k{number}"))
+        assert bench.register.values == {}
+
+
+# Strangers among members
+
+
+def test_publisher_listens_to_its_own_coordinator_only() -> None:
+    bench = Bench(Site("p"), Site("c"), Site("a", member()))
+    bench.lose = lambda target, message: isinstance(message, m.Created | m.Vote)
+    bench.give("p", BeginCall("k", Terms("orders"), "c"))
+    foreign = TxId("evil", "log", 1, "00")
+    for forged in (
+        m.Outcome(foreign, "k", Status.COMMITTED),
+        m.Outcome(None, "k", Status.ABORTED, coordinator="evil"),
+        m.Outcome(None, "k", Status.ABORTED),
+        m.Refused("k", None, "no", "evil"),
+        m.Created("k", foreign),
+        m.Hello("k", "evil", 99),
+    ):
+        bench.give("p", Received(forged))
+        assert "k" not in bench.sites["p"].outcomes
+        assert "k" not in bench.sites["p"].opened

@@ -1,0 +1,183 @@
+"""`AsyncSite`: the same site for asyncio. Calls are awaited; coroutine handlers run on the user's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+from txlayer.errors import Closed, OutcomeUnknown, UsageError
+from txlayer.messages import Outcome, Status, TxId
+from txlayer.runtime.calls import Answer
+from txlayer.site_base import SiteBase
+from txlayer.transaction import ABORT_SECONDS, BEGIN_SECONDS, Transacting, declared_name, raise_for
+
+
+class AsyncTransaction:
+    """A transaction in an `async with` block: left normally it commits, left by an exception it aborts."""
+
+    def __init__(self, begin: Callable[[], tuple[Transacting, Future[Answer]]], within: float) -> None:
+        self._begin = begin
+        self._within = within
+        self._core: Transacting | None = None
+        self.outcome: Outcome | None = None
+        """What became of it, once that is known."""
+
+    @property
+    def id(self) -> TxId:
+        """Names it for ever."""
+        tx = self._open().call.tx
+        assert tx is not None, "an open transaction has an id"
+        return tx
+
+    @property
+    def members(self) -> int:
+        """How many distributed members joined."""
+        return self._open().call.members
+
+    async def start(self) -> Self:
+        """Begin it; `async with` does."""
+        if self._core is not None:
+            raise UsageError("this transaction has begun: ask the site for another one")
+        # Finding a host or an open transaction may take a while.
+        core, answer = await asyncio.to_thread(self._begin)
+        self._core = core
+        try:
+            opened = await asyncio.wait_for(asyncio.wrap_future(answer), core.begin_within())
+        except TimeoutError:
+            self.outcome = core.give_up()
+            raise_for(self.outcome)
+            return self
+        if isinstance(opened, Outcome):
+            self.outcome = core.not_opened(opened)
+        return self
+
+    async def publish(self, data: Any, type: str | None = None, attributes: Mapping[str, Any] | None = None) -> None:
+        """Publish an event, of the transaction's type or any other."""
+        core = self._open()
+        core.publish(data, type if type is not None else declared_name(data), attributes)
+        if core.crowded():
+            await asyncio.wrap_future(core.accepted())
+
+    async def commit(self, within: float | None = None) -> Outcome:
+        """Commit; the outcome if it committed, else `TransactionAborted`, `OutcomeUnknown`, ..."""
+        core = self._open()
+        within = within if within is not None else self._within
+        self.outcome = await settled(core, core.commit(within), within + BEGIN_SECONDS)
+        return raise_for(self.outcome)
+
+    async def abort(self, reason: str = "") -> None:
+        """Abort; before the commit call that reaches everyone."""
+        core = self._open()
+        self.outcome = await settled(core, core.abort(reason), ABORT_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        core = self._open()
+        if core.ended:
+            return
+        if core.joined:
+            await self._leave(core, error)
+        elif error is None:
+            await self.commit()
+        else:
+            await self.abort(f"{type(error).__name__}: {error}")
+
+    async def _leave(self, core: Transacting, error: BaseException | None) -> None:
+        core.ended = True
+        if error is None:
+            try:
+                await asyncio.wait_for(asyncio.wrap_future(core.accepted()), self._within)
+            except TimeoutError:
+                raise core.not_accepted(self._within) from None
+        self.outcome = core.left(error)
+
+    def _open(self) -> Transacting:
+        if self._core is None:
+            raise UsageError("the transaction has not begun: use it in `async with`, or await start()")
+        return self._core
+
+
+class AsyncSite(SiteBase):
+    """A site whose calls are awaited. `async with AsyncSite(...) as site:` starts and closes it."""
+
+    async def start(self) -> Self:
+        """Connect, open the log, take up what an earlier run left, and begin to receive."""
+        self._application.loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._start)
+        return self
+
+    async def close(self, timeout: float = 10.0) -> None:
+        """Take no new work, let running transactions finish up to `timeout`, leave the rest in the log."""
+        await asyncio.to_thread(self._close, timeout)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def transaction(
+        self, type: str | type, attributes: Mapping[str, Any] | None = None, **terms: Any
+    ) -> AsyncTransaction:
+        """A transaction for an `async with` block; the terms are those of `Site.transaction`."""
+        begin, within = self._beginning(type, attributes, terms)
+        return AsyncTransaction(begin, within)
+
+    async def send(
+        self, type: str | type, events: Sequence[Any], attributes: Mapping[str, Any] | None = None, **terms: Any
+    ) -> Outcome:
+        """A whole transaction in one shot."""
+        plan = self._plan(type, attributes, one_shot=True, **terms)
+        items = self._items(plan.terms.type, events)
+        core, answer = Transacting.begin(self._engine, self._placed(plan), items)
+        return raise_for(await settled(core, answer, plan.within))
+
+    def join_transaction(
+        self,
+        type: str | type | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        id: TxId | str | None = None,
+        within: float = 10.0,
+    ) -> AsyncTransaction:
+        """Publish in an open transaction of another site, found by type and attributes or by id."""
+        return AsyncTransaction(self._joining(type, attributes, id, within), within)
+
+    async def outcome(
+        self,
+        tx: TxId | str | None = None,
+        *,
+        key: str | None = None,
+        coordinator: str | None = None,
+        within: float = 10.0,
+    ) -> Outcome:
+        """What became of a transaction; see `Site.outcome`."""
+        question = self._ask(tx, key, coordinator, within)
+        try:
+            answer = await asyncio.wait_for(asyncio.wrap_future(question.answer), within + BEGIN_SECONDS)
+        except TimeoutError:
+            answer = None
+        return question.note(answer)
+
+
+async def settled(core: Transacting, answer: Future[Answer], seconds: float) -> Outcome:
+    """Await an outcome; the caller knows it then. Not known in time, or the site closed: pending."""
+    pending = Outcome(core.call.tx, core.call.name, Status.PENDING, final=False)
+    try:
+        outcome = await asyncio.wait_for(asyncio.wrap_future(answer), seconds)
+    except TimeoutError:
+        return pending
+    except Closed as exc:
+        raise OutcomeUnknown(f"{core.call.tx}: {exc}", pending) from exc
+    assert isinstance(outcome, Outcome), "an ending call is answered by an outcome"
+    core.take_note(outcome)
+    return outcome

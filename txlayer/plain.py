@@ -1,0 +1,68 @@
+"""Plain events on the same types: published and received outside any transaction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from txlayer.delivery import Delivery
+from txlayer.participant import Event, Participant, Subscriber
+from txlayer.payloads import CONTENT_TYPE
+from txlayer.ports import Bus, Subscription
+from txlayer.runtime.membership import Application
+from txlayer.runtime.wires import OF_TRANSACTION, plain_topic
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class PlainEvents:
+    """Receives the plain topics of one site's subscribers."""
+
+    bus: Bus
+    application: Application
+    running: list[tuple[Subscriber, Subscription]] = field(default_factory=list)
+
+    def listen(self, subscriber: Subscriber) -> None:
+        """Receive for one subscriber, from now on."""
+        participant = subscriber.make()
+        topics = self._topics(subscriber)
+        subscription = self.bus.subscribe(topics, lambda delivery: self._handle(subscriber, participant, delivery))
+        self.running.append((subscriber, subscription))
+
+    def on_types(self) -> None:
+        """New children of a type may have been advertised."""
+        for subscriber, subscription in self.running:
+            new = [topic for topic in self._topics(subscriber) if topic not in subscription.topics]
+            if new:
+                subscription.add(*new)
+
+    def close(self) -> None:
+        """Receive nothing any more."""
+        for _, subscription in self.running:
+            subscription.close()
+
+    def _topics(self, subscriber: Subscriber) -> list[str]:
+        return [plain_topic(self.bus, name) for name in self.application.types.descendants(subscriber.type)]
+
+    def _handle(self, subscriber: Subscriber, participant: Participant, delivery: Delivery) -> None:
+        if OF_TRANSACTION in delivery.headers:
+            return  # its subscribers here hear of it as members, or not at all
+        metadata = delivery.metadata
+        name = (metadata.type if metadata is not None else "") or subscriber.type
+        data = self.application.payloads.decode(
+            delivery.payload, delivery.headers.get(CONTENT_TYPE), self.application.types.class_of(name)
+        )
+        attributes = dict(delivery.headers)
+        if not subscriber.filter.matches({**_fields(data), **attributes}):
+            return
+        source = metadata.source if metadata is not None else ""
+        event = Event(name, data, attributes, source, payload=delivery.payload)
+        self.application.run(participant.on_plain(event))
+
+
+def _fields(data: Any) -> Mapping[str, Any]:
+    """What a filter may look at inside a payload: its top-level fields."""
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,80 @@
+"""What work on a member's resources needs beside them: a stop for who comes too late, and a stand-in for none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from txlayer.errors import ResourceError
+from txlayer.messages import TxId
+from txlayer.resources.port import Branch
+
+UNDO = "~undo"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try at a piece of work. One that was given up must not touch a resource any more."""
+
+    given_up: bool = False
+
+    def check(self) -> None:
+        """Stop a thread that comes back too late."""
+        if self.given_up:
+            raise ResourceError("this attempt was given up: it took too long")
+
+
+class NoBranch:
+    """A member without resources: its intent in the log stands for the work of its handlers.
+
+    `state` answers what the asker has to assume of handlers that have run.
+    """
+
+    name = ""
+    early = False
+
+    def __init__(self, assumed: str) -> None:
+        self._assumed = assumed
+
+    def open(self, site: str, incarnation: str) -> None: ...
+
+    def work(self, tx: TxId) -> Any:
+        return None
+
+    def add(self, tx: TxId, batch: Any) -> None: ...
+
+    def has_work(self, tx: TxId) -> bool:
+        return False
+
+    def savepoint(self, tx: TxId) -> None: ...
+
+    def undo_to_savepoint(self, tx: TxId) -> None: ...
+
+    def prepare(self, tx: TxId, of: int = 1) -> None: ...
+
+    def commit_prepared(self, tx: TxId) -> None: ...
+
+    def commit(self, tx: TxId, undo: bytes = b"") -> None: ...
+
+    def roll_back(self, tx: TxId) -> None: ...
+
+    def abandon(self, tx: TxId) -> None: ...
+
+    def state(self, tx: TxId) -> str:
+        return "none" if tx.nonce.endswith(UNDO) else self._assumed
+
+    def settle(self, tx: TxId) -> str:
+        return self.state(tx)
+
+    def branches(self) -> tuple[Branch, ...]:
+        return ()
+
+    def undo_record(self, tx: TxId) -> bytes:
+        return b""
+
+    def markers(self) -> tuple[TxId, ...]:
+        return ()
+
+    def forget(self, tx: TxId) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,117 @@
+"""Calls of the application: what each of them waits for."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from txlayer.effects import Opened, Resolve
+from txlayer.messages import Outcome, TxId
+
+Answer = Opened | Outcome
+REMEMBERED = 4096
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One transaction that the application began, joined or asks about, as its threads see it."""
+
+    name: str
+    tx: TxId | None = None
+    members: int = 0
+    outcome: Outcome | None = None
+    """The final one."""
+    aborting: str = ""
+    """Why the distributed part has aborted, while local members still wait for the publisher."""
+    waiting: list[Future[Answer]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Calls:
+    """All calls of one site. The runtime thread answers, application threads ask."""
+
+    open: dict[str, Call] = field(default_factory=dict)
+    known: dict[TxId, Outcome] = field(default_factory=dict)
+    """The last outcomes that this site was told: their coordinators may have forgotten them."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _error: Exception | None = None
+
+    def add(self, name: str, tx: TxId | None = None) -> Call:
+        """A new call, or the one that has this name."""
+        with self._lock:
+            return self.open.setdefault(name, Call(name, tx))
+
+    def ask(self, name: str, tx: TxId | None) -> tuple[Call, Future[Answer]]:
+        """A question about a transaction: the answer is there if this site knows it."""
+        known = self.known.get(tx) if tx is not None else None
+        own = self.of(tx) if tx is not None else None
+        call = own or self.add(name, tx)
+        if known is not None:
+            call.outcome = known
+        return call, self.wait(call)
+
+    def wait(self, call: Call) -> Future[Answer]:
+        """The next answer to this call; at once if it is final already."""
+        answer: Future[Answer] = Future()
+        with self._lock:
+            if self._error is not None:
+                answer.set_exception(self._error)
+            elif call.outcome is not None:
+                answer.set_result(call.outcome)
+            else:
+                call.waiting.append(answer)
+        return answer
+
+    def remove(self, call: Call) -> None:
+        """Nobody asks any more."""
+        with self._lock:
+            self.open.pop(call.name, None)
+
+    def of(self, tx: TxId) -> Call | None:
+        """The call that this site made for a transaction."""
+        with self._lock:
+            return next((call for call in self.open.values() if call.tx == tx), None)
+
+    def on_opened(self, effect: Opened) -> None:
+        """A transaction takes events."""
+        call = self.open.get(effect.call)
+        if call is not None:
+            call.tx, call.members = effect.tx, effect.members
+            self._answer(call, effect)
+
+    def on_resolve(self, effect: Resolve) -> None:
+        """What became of it, or that this is not known yet."""
+        call = self.open.get(effect.call)
+        if call is None:
+            return
+        call.tx = call.tx or effect.outcome.tx
+        if effect.outcome.final:
+            call.outcome = effect.outcome
+            self._remember(effect.outcome)
+        self._answer(call, effect.outcome)
+
+    def fail(self, error: Exception) -> None:
+        """The site stops: whoever waits, or will wait, hears why."""
+        with self._lock:
+            self._error = error
+            waiting = [answer for call in self.open.values() for answer in call.waiting]
+            for call in self.open.values():
+                call.waiting = []
+        for answer in waiting:
+            if not answer.done():
+                answer.set_exception(error)
+
+    def _remember(self, outcome: Outcome) -> None:
+        if outcome.tx is None:
+            return
+        self.known.setdefault(outcome.tx, outcome)
+        if len(self.known) > REMEMBERED:
+            del self.known[next(iter(self.known))]
+
+    def _answer(self, call: Call, answer: Answer) -> None:
+        with self._lock:
+            waiting, call.waiting = call.waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(answer)

@@ -1,0 +1,487 @@
+"""A running site: bus, log, roles, loop and workshop put together, started, and taken apart again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from txlayer.connect import connect
+from txlayer.delivery import Delivery
+from txlayer.effects import (
+    AbortCall,
+    Broadcast,
+    Effect,
+    FollowCall,
+    Input,
+    PresenceChanged,
+    Surface,
+    WaitLonger,
+)
+from txlayer.errors import Closed, TxLayerError, UsageError
+from txlayer.logs.memory import MemoryDisk
+from txlayer.logs.port import Disk
+from txlayer.logs.record_log import Identity as LogIdentity
+from txlayer.logs.record_log import RecordLog, open_log
+from txlayer.messages import Census, ChainKind, Scope, TxId
+from txlayer.participant import Subscriber
+from txlayer.ports import Bus, Identity, SiteView, Standing
+from txlayer.records import Intent, LocalIntent, MemberDecided, VotedNo
+from txlayer.resources.group import ResourceGroup
+from txlayer.resources.port import Resource
+from txlayer.runtime import directory
+from txlayer.runtime.calls import Calls
+from txlayer.runtime.inspection import TransactionView, inspect
+from txlayer.runtime.log_url import open_disk
+from txlayer.runtime.loop import Loop, Probe
+from txlayer.runtime.membership import Application, Memberships
+from txlayer.runtime.pool import Pool
+from txlayer.runtime.recovery import Recovery
+from txlayer.runtime.unit_work import marked_transactions
+from txlayer.runtime.wires import HOSTS, TYPES, Wires, remembered_head
+from txlayer.runtime.workshop import Workshop
+from txlayer.security import BrokerSeal, Seal
+from txlayer.tokens import Keyring
+from txlayer.transactions.coordinated import UNDECIDED, Phase
+from txlayer.transactions.event_coordinator import Limits
+from txlayer.transactions.executor import Executor, State
+from txlayer.transactions.local_executor import LocalExecutor
+from txlayer.transactions.participant import Participant
+from txlayer.transactions.seat import Bounds, Patience, Seat
+
+_logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_SWEEP_SECONDS = 1.0
+_FRAME_ROOM = 4096
+"""Bytes that a message needs beside its events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """How many threads run application code, how many finish prepared work, how many more may replace stuck ones."""
+
+    handlers: int = 8
+    finishers: int = 4
+    spare: int = 8
+
+
+@dataclass(slots=True)
+class Settings:
+    """What a site was given."""
+
+    name: str
+    bus: object
+    log: str | Disk
+    seal: Seal = field(default_factory=BrokerSeal)
+    hosts: bool = False
+    patience: Patience = field(default_factory=Patience)
+    bounds: Bounds = field(default_factory=Bounds)
+    limits: Limits = field(default_factory=Limits)
+    threads: Threads = field(default_factory=Threads)
+    handler_within: float = 30.0
+    probe: Probe | None = None
+
+
+class Engine:
+    """Everything behind one `Site`."""
+
+    def __init__(self, settings: Settings, application: Application) -> None:
+        self.settings = settings
+        self.application = application
+        self.calls = Calls()
+        self.on_votes_missing: dict[str, Callable[[int], float]] = {}
+        self.surfaces: list[Callable[[Surface], None]] = []
+        self.on_types: Callable[[], None] = lambda: None
+        self.draining = False
+        self.started = False
+        self.closed = False
+        self.views: dict[str, SiteView] = {}
+        self.resources: ResourceGroup | None = None
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._since: dict[TxId, float] = {}
+        self._born = time.monotonic()
+
+    # Life
+
+    def start(self) -> None:
+        """Open the bus and the log, hold the name, listen, take up what was left."""
+        with self._lock:
+            if self.closed:
+                raise Closed(f"site {self.settings.name!r} is closed: make a new one")
+            if self.started:
+                return
+            self._open()
+            self.started = True
+
+    def _open(self) -> None:
+        settings = self.settings
+        self.owns_bus = isinstance(settings.bus, str)
+        self.bus: Bus = connect(settings.bus) if isinstance(settings.bus, str) else settings.bus  # type: ignore[assignment]
+        try:
+            self.log = self._open_log()
+        except BaseException:
+            self._close_bus()
+            raise
+        try:
+            self._assemble()
+            self._connect()
+        except BaseException:
+            self._take_apart(1.0)
+            raise
+        self._start_loop()
+
+    def _open_log(self) -> RecordLog:
+        disk = open_disk(self.settings.log, self.settings.name)
+        self.durable = not isinstance(disk, MemoryDisk)
+        identity = LogIdentity(secrets.token_hex(8), secrets.token_bytes(32))
+        try:
+            remembered = remembered_head(self.bus, self.settings.name) if self.durable else None
+            return open_log(disk, self.settings.name, identity, remembered)
+        except BaseException:
+            disk.close()
+            raise
+
+    def _assemble(self) -> None:
+        settings, header = self.settings, self.log.header
+        largest = self.bus.capabilities.max_payload
+        limits = settings.limits
+        room = max(1024, int(0.9 * largest) - _FRAME_ROOM) if largest is not None else limits.bytes
+        self.limits = Limits(limits.events, min(limits.bytes, room), limits.ahead)
+        keyring = Keyring(header.secret)
+        seat = Seat(
+            settings.name, header.incarnation, header.life, keyring, settings.patience, settings.bounds, self.limits
+        )
+        self.identity = Identity(header.incarnation, header.life)
+        self.participant = Participant(seat)
+        self.wires = Wires(self.bus, settings.name)
+        self.loop = Loop(self.wires, settings.seal, self.log, self.participant, self.calls, settings.probe)
+        self.members = Memberships(self.application)
+        self.members.recovered(_types_in(self.log))
+        threads = settings.threads
+        self.workshop = Workshop(
+            self.members,
+            Pool(f"{settings.name}-handler", threads.handlers, threads.spare),
+            Pool(f"{settings.name}-finisher", threads.finishers, threads.spare),
+            settings.handler_within,
+            self.loop.post,
+            self.loop.later,
+            settings.probe,
+        )
+        self.loop.workshop = self.workshop
+        self.loop.on_surface = self._on_surface
+        self.loop.on_effect = self._on_effect
+        self.loop.on_stopped = self._on_stopped
+        self.application.give_up = self.loop.post
+        resources = self.application.resources()
+        self.resources = ResourceGroup(resources) if resources else None
+        if self.resources is not None:
+            self.resources.open(settings.name, header.incarnation)
+        self.recovery = Recovery(self)
+        self.open_transactions = directory.OpenTransactions(self.bus, self.participant.coordinator)
+        self._types_watch: Any = None
+        self._open_watch: Any = None
+
+    def _connect(self) -> None:
+        self._types_watch = directory.watch_types(self.bus, self._on_type)
+        self.wires.enter(self.identity, self._info())
+        if self.settings.hosts:
+            directory.forget_former(self.bus, self.settings.name)
+        self.wires.listen(self._types(), self.durable, self.identity, self._on_delivery, self._on_presence)
+
+    def _start_loop(self) -> None:
+        if isinstance(self.settings.seal, BrokerSeal):
+            _logger.warning(
+                "site %s: security is the broker's access lists alone; give a secret to keep others out",
+                self.settings.name,
+            )
+        self.loop.start(marked_transactions(self.resources) if self.resources is not None else ())
+        self.loop.post(self._sweep)
+        self.recovery.start()
+
+    def close(self, timeout: float) -> None:
+        """Take no new work, let what runs finish, leave the rest to the log."""
+        if os.getpid() != self._pid:
+            return  # the threads are the parent's
+        with self._lock:
+            if self.closed or not self.started:
+                self.closed = True
+                return
+            self.draining = self.members.closing = True
+        deadline = time.monotonic() + timeout
+        self._drain(deadline)
+        with self._lock:
+            self.closed = True
+        self.calls.fail(Closed(f"site {self.settings.name!r} was closed before the outcome was known"))
+        self._take_apart(max(1.0, deadline - time.monotonic()))
+
+    def _drain(self, deadline: float) -> None:
+        if self.loop.error is None and self.wires.presence is not None:
+            self.wires.presence.update({**self._info(), TYPES: ""})
+        patient = min(deadline, time.monotonic() + 2.0)
+        pause = threading.Event()
+        while self.loop.error is None and time.monotonic() < deadline:
+            try:
+                undecided, unacknowledged = self.ask(self._busy)
+            except (TxLayerError, TimeoutError):
+                return
+            if not undecided and (not unacknowledged or time.monotonic() > patient):
+                return
+            pause.wait(0.01)
+
+    def _busy(self) -> tuple[bool, bool]:
+        """Whether something is undecided or being applied here; whether members have yet to acknowledge."""
+        coordinated = self.participant.coordinator.transactions.values()
+        members = [one for of in self.participant.subscriber.members.values() for one in of.values()]
+        undecided = (
+            any(one.phase in (*UNDECIDED, Phase.DELEGATED) for one in coordinated)
+            or any(isinstance(one, Executor) and one.state not in (State.DONE, State.REFUSED) for one in members)
+            or any(isinstance(one, LocalExecutor) and not one.done for one in members)
+            or any(one.outcome is None for one in self.participant.publishers.values())
+            or not self.workshop.idle()
+        )
+        return undecided, any(one.unacknowledged for one in coordinated)
+
+    def _take_apart(self, timeout: float) -> None:
+        self.loop.stop(timeout)
+        if self.durable and self.loop.error is None:
+            self.wires.remember(self.log.head())
+        self.wires.close()
+        for watch in (self._types_watch, self._open_watch):
+            if watch is not None:
+                watch.close()
+        self.workshop.handlers.close()
+        self.workshop.finishers.close()
+        if self.resources is not None:
+            self.resources.close()
+        self.log.close()
+        self._close_bus()
+
+    def _close_bus(self) -> None:
+        if self.owns_bus:
+            self.bus.close()
+
+    # From any thread
+
+    def check(self, new: bool = True) -> None:
+        """Refuse what cannot work any more, and say why. While the site drains, only what is `new` is refused."""
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"site {self.settings.name!r} was made in another process and does not work after a fork: "
+                "make a site of its own name in each process"
+            )
+        if self.closed or (self.draining and new):
+            raise Closed(f"site {self.settings.name!r} is closed")
+        if not self.started:
+            raise UsageError(f"site {self.settings.name!r} is not started: `with site:` or `site.start()`")
+        if self.loop.error is not None:
+            raise Closed(f"site {self.settings.name!r} has stopped: {self.loop.error}") from self.loop.error
+
+    def post(self, event: Input) -> None:
+        """Hand an event to the roles."""
+        self.loop.post(event)
+
+    def ask(self, question: Callable[[], _T], timeout: float = 10.0) -> _T:
+        """Run a function on the runtime thread and return what it returns."""
+        answer: Future[_T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(question())
+            except Exception as exc:
+                answer.set_exception(exc)
+
+        self.loop.post(run)
+        return answer.result(timeout)
+
+    def transactions(self) -> list[TransactionView]:
+        """What is open here."""
+        return self.ask(lambda: inspect(self.participant, self._known_since))
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Another subscriber; in force when it returns."""
+        with self._lock:
+            before = set(self._types())
+            known = self.application.resources()
+            self.application.subscribers.append(subscriber)
+            if self.started:
+                self._open_resources(known)
+                self._listen_to(before)
+
+    def _open_resources(self, known: Sequence[Resource]) -> None:
+        resources = self.application.resources()
+        if len(resources) > len(known):
+            self.resources = ResourceGroup(resources)
+            for resource in resources[len(known) :]:
+                resource.open(self.settings.name, self.log.header.incarnation)
+
+    def _listen_to(self, before: set[str]) -> None:
+        new = [name for name in self._types() if name not in before]
+        if new:
+            self.wires.add_types(new, self._info())
+        for view in list(self.views.values()):
+            self._follow(view)
+
+    def hosts(self) -> list[str]:
+        """Sites that offer to coordinate for others."""
+        alive = [view for view in self.views.values() if view.standing is Standing.ALIVE]
+        return sorted(view.name for view in alive if view.info.get(HOSTS) == "yes")
+
+    def await_hosts(self, seconds: float) -> list[str]:
+        """The same; if there is none, wait a while for one."""
+        return _await(self.hosts, seconds)
+
+    def find_open(
+        self, event_type: str, attributes: dict[str, str], seconds: float
+    ) -> directory.OpenTransaction | None:
+        """An open transaction that others may publish in; waits a while for one."""
+        watch = self.open_watch()
+        entries = _await(lambda: directory.found(watch, event_type, attributes), seconds)
+        return entries[0] if entries else None
+
+    def subscribed(self, event_type: str) -> list[str]:
+        """Sites that are present and subscribe to the type, as far as is known here."""
+        alive = [view for view in self.views.values() if view.standing is Standing.ALIVE]
+        return sorted(view.name for view in alive if event_type in _types_of(view))
+
+    def open_watch(self) -> Any:
+        """The directory of open transactions, watched from the first time that it is asked for."""
+        with self._lock:
+            if self._open_watch is None:
+                self._open_watch = self.bus.watch(directory.OPEN)
+            return self._open_watch
+
+    # What a site is
+
+    def _types(self) -> list[str]:
+        names = dict.fromkeys(s.type for s in self.application.subscribers)
+        return sorted({below for name in names for below in self.application.types.descendants(name)})
+
+    def _info(self) -> dict[str, str]:
+        return {TYPES: "\n".join(self._types()), HOSTS: "yes" if self.settings.hosts else "no"}
+
+    def _on_type(self, key: str, entry: directory.AdvertisedType | None) -> None:
+        types = self.application.types
+        with self._lock:
+            before = set(self._types())
+            for name, holders in list(types.advertised.items()):
+                if entry is None and holders.pop(key, 0) is None and not holders:
+                    del types.advertised[name]
+            if entry is None:
+                return
+            types.advertised.setdefault(entry.type, {})[key] = None
+            if entry.parent is not None:
+                types.parents.setdefault(entry.type, entry.parent)
+            if self.started and not self.closed and set(self._types()) != before:
+                self._listen_to(before)
+                self.on_types()
+
+    # What comes in, on threads of the bus
+
+    def _on_delivery(self, delivery: Delivery) -> None:
+        self.loop.post(delivery)
+
+    def _on_presence(self, view: SiteView) -> None:
+        self.views[view.name] = view
+        alive = view.standing is Standing.ALIVE
+        self.loop.post(PresenceChanged(view.name, view.identity.life, alive, _types_of(view)))
+        if alive:
+            self._follow(view)
+
+    def _follow(self, view: SiteView) -> None:
+        """Sites that follow, or are durable local members, read every coordinator that they hear of."""
+        for kind, wanted in ((ChainKind.COMMITS, _follows), (ChainKind.CALLS, _reads_calls)):
+            names = [s.type for s in self.application.subscribers if wanted(s)]
+            types = sorted({below for name in names for below in self.application.types.descendants(name)})
+            if types and view.standing is Standing.ALIVE:
+                self.loop.post(FollowCall(view.name, view.identity.incarnation, kind, tuple(types)))
+
+    # On the runtime thread
+
+    def _on_effect(self, effect: Effect) -> None:
+        if type(effect) is Broadcast and type(effect.message) is Census:
+            self._since.setdefault(effect.message.tx, time.monotonic())
+        self.open_transactions.on_effect(effect)
+
+    def _on_surface(self, surface: Surface) -> None:
+        _logger.info("%s: %s %s %s", self.settings.name, surface.what, surface.tx or "", surface.detail)
+        call = self.calls.open.get(surface.detail)
+        if surface.what == "votes missing":
+            self._on_votes_missing(surface)
+        elif surface.what == "distributed part aborted" and call is not None:
+            call.aborting = surface.what
+        for hear in self.surfaces:
+            hear(surface)
+
+    def _on_votes_missing(self, surface: Surface) -> None:
+        patience = self.on_votes_missing.get(surface.detail)
+        seconds = patience(0) if patience is not None else 0.0
+        if seconds > 0:
+            self.loop.post(WaitLonger(surface.detail, seconds))
+        else:
+            self.loop.post(AbortCall(surface.detail, "votes are missing"))
+
+    def _on_stopped(self, error: Exception) -> None:
+        threading.Thread(target=self._leave, args=(error,), name="txlayer-leave", daemon=True).start()
+
+    def _leave(self, error: Exception) -> None:
+        """A site that stopped by itself receives nothing any more and says that it is gone."""
+        try:
+            self.wires.close()
+        except TxLayerError as exc:
+            _logger.warning("site %s could not leave after %s: %s", self.settings.name, error, exc)
+
+    def _sweep(self) -> None:
+        """What is not needed any more is forgotten; the bus learns how far the log is."""
+        desk, subscriber = self.participant.coordinator, self.participant.subscriber
+        busy = self.workshop.busy()
+        self.members.keep(lambda tx: tx in busy or tx in subscriber.asked or subscriber._member(tx) is not None)
+        for tx in [tx for tx in self._since if tx not in desk.transactions and tx not in self.members.known]:
+            del self._since[tx]
+        for tx in [tx for tx in self.open_transactions.announced if tx not in desk.transactions]:
+            self.open_transactions.withdraw(tx)
+        if self.durable:
+            self.wires.remember(self.log.head())
+        self.loop.later(_SWEEP_SECONDS, self._sweep)
+
+    def _known_since(self, tx: TxId) -> float:
+        member = self.members.known.get(tx)
+        return self._since.get(tx, member.since if member is not None else self._born)
+
+
+def _await(look: Callable[[], list[_T]], seconds: float) -> list[_T]:
+    """Look until there is something, for so many seconds."""
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not (found := look()) and time.monotonic() < deadline:
+        pause.wait(0.01)
+    return found
+
+
+def _types_of(view: SiteView) -> tuple[str, ...]:
+    types = view.info.get(TYPES, "")
+    return tuple(types.split("\n")) if types else ()
+
+
+def _follows(subscriber: Subscriber) -> bool:
+    return subscriber.scope is Scope.FOLLOWER
+
+
+def _reads_calls(subscriber: Subscriber) -> bool:
+    return subscriber.scope is Scope.LOCAL and subscriber.durable
+
+
+def _types_in(log: RecordLog) -> list[tuple[TxId, str]]:
+    found = []
+    for record in log.records.values():
+        if isinstance(record, Intent):
+            found.append((record.tx, record.terms.type))
+        elif isinstance(record, VotedNo | MemberDecided | LocalIntent):
+            found.append((record.tx, record.type))
+    return found

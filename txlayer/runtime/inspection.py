@@ -1,0 +1,78 @@
+"""What a site has open, for how long, and who blocks it: for operators, tools and tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from txlayer.messages import TxId
+from txlayer.transactions.coordinated import Phase
+from txlayer.transactions.executor import Executor, State
+from txlayer.transactions.local_executor import LocalExecutor
+from txlayer.transactions.participant import Participant
+from txlayer.transactions.tx_coordinator import TxCoordinator
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionView:
+    """One transaction in one of the parts that this site has in it."""
+
+    tx: TxId
+    type: str
+    part: str
+    """`coordinator`, `member`, `local` or `follower`."""
+    state: str
+    """Of a coordinator: census, open, voting, delegated, committed, aborted. Of a member: census, transaction,
+    preparing, commitment, refused, applying, parked, done."""
+    in_doubt: bool
+    """This site cannot go on without an answer from another."""
+    seconds: float
+    """Since this site has known of it, in this life."""
+    blocked_by: tuple[str, ...]
+    """Whose answer is missing: sites, where they gave their names, or pseudonyms."""
+
+
+def inspect(participant: Participant, since: Callable[[TxId], float]) -> list[TransactionView]:
+    """Everything that is not over, oldest first."""
+    now = time.monotonic()
+    views = [_coordinated(one, now - since(tx)) for tx, one in participant.coordinator.transactions.items()]
+    for members in participant.subscriber.members.values():
+        for tx, member in members.items():
+            if isinstance(member, Executor):
+                views.append(_member(member, now - since(tx)))
+            elif isinstance(member, LocalExecutor):
+                state = "done" if member.done else "applying" if member.committing else "transaction"
+                blocked = (tx.coordinator,) if state == "transaction" else ()
+                views.append(TransactionView(tx, member.type, "local", state, False, now - since(tx), blocked))
+    for reader in participant.subscriber.readers.values():
+        if reader.applying is not None:
+            tx, types = reader.applying, ",".join(reader.types)
+            views.append(TransactionView(tx, types, "follower", "applying", False, now - since(tx), ()))
+    return sorted(views, key=lambda view: -view.seconds)
+
+
+def _coordinated(one: TxCoordinator, seconds: float) -> TransactionView:
+    blocked: tuple[str, ...] = ()
+    if one.phase is Phase.VOTING:
+        blocked = tuple(one.ballot.members[member].identity or member.hex() for member in one.ballot.missing())
+    elif one.phase is Phase.DELEGATED:
+        blocked = tuple(join.identity or member.hex() for member, join in one.ballot.members.items())
+    elif one.phase is Phase.OPEN:
+        blocked = (one.publisher,)
+    elif one.unacknowledged:
+        joins = one.ballot.members
+        blocked = tuple(
+            joins[member].identity or member.hex() if member in joins else member.hex() for member in one.unacknowledged
+        )
+    in_doubt = one.phase is Phase.DELEGATED
+    return TransactionView(one.tx, one.terms.type, "coordinator", one.phase.value, in_doubt, seconds, blocked)
+
+
+def _member(one: Executor, seconds: float) -> TransactionView:
+    parked = one.compensation is not None and one.compensation.parked
+    state = "parked" if parked else one.state.value
+    waiting = one.state in (State.JOINED, State.ACTIVE, State.PREPARED)
+    in_doubt = one.state is State.PREPARED
+    blocked = (one.tx.coordinator,) if waiting else ()
+    return TransactionView(one.tx, one.terms.type, "member", state, in_doubt, seconds, blocked)

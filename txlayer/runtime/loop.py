@@ -1,0 +1,276 @@
+"""The loop of a site: one thread steps the roles and performs what they ask for.
+
+Everything that happens comes through one queue: deliveries of the bus, calls of the application, finished work,
+presence. A turn takes all that waits, steps the roles, writes what they appended with one sync, lets go of what waited
+for it, and only then acknowledges the deliveries. So the appends of all that arrived during one sync share the next,
+and an idle site waits for nothing but the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from txlayer import messages as m
+from txlayer.delivery import Delivery
+from txlayer.effects import (
+    Answer,
+    AskScope,
+    Broadcast,
+    CancelTimer,
+    Effect,
+    Input,
+    MarkersFound,
+    Notify,
+    Opened,
+    PublishPlain,
+    Received,
+    Resolve,
+    Role,
+    Send,
+    SetTimer,
+    Surface,
+    TimerFired,
+    TimerKey,
+)
+from txlayer.errors import DecodeError, NameTaken, TxLayerError
+from txlayer.logs.record_log import RecordLog
+from txlayer.messages import TxId
+from txlayer.runtime.calls import Calls
+from txlayer.runtime.inbox import received
+from txlayer.runtime.timers import Timers
+from txlayer.runtime.unit_work import WORK
+from txlayer.runtime.wires import Wires
+from txlayer.runtime.workshop import TaskDone, Workshop
+from txlayer.runtime.write_ahead import WriteAhead
+from txlayer.security import Seal
+from txlayer.transactions.participant import Participant
+
+_logger = logging.getLogger(__name__)
+_MOST_AT_ONCE = 512
+_FORGET_SECONDS = 0.25
+
+Probe = Callable[[str, object], None]
+"""Hears of every step on its way, for tests that end the process exactly there and for tracing; on whatever thread.
+
+`("step", event)` before a role takes an event; `("perform", effect)` and `("performed", effect)` around each effect;
+`("write", log)`, `("written", log)` and `("synced", log)` around the log; `("work", task)` and `("worked", task)`
+around work of members.
+"""
+
+
+class Loop:
+    """The runtime of one site."""
+
+    def __init__(
+        self, wires: Wires, seal: Seal, log: RecordLog, participant: Participant, calls: Calls, probe: Probe | None
+    ) -> None:
+        self.wires = wires
+        self.calls = calls
+        self.participant = participant
+        self.log = log
+        self.workshop: Workshop
+        self.on_surface: Callable[[Surface], None] = lambda _: None
+        self.on_effect: Callable[[Effect], None] | None = None
+        self.on_stopped: Callable[[Exception], None] = lambda _: None
+        self.refused = 0
+        """Frames that were no message, or whose seal was broken."""
+        self.error: Exception | None = None
+        self._seal = seal
+        self._ahead = WriteAhead(log)
+        self._probe = probe
+        self._inbox: SimpleQueue[Any] = SimpleQueue()
+        self._local: deque[Input] = deque()
+        self._unacknowledged: list[Delivery] = []
+        self._timers = Timers()
+        self._acts: dict[TimerKey, Callable[[], None]] = {}
+        self._counter = count()
+        self._stopping = False
+        self._forgetting = False
+        self._markers: tuple[TxId, ...] = ()
+        self._thread = threading.Thread(target=self._run, name=f"txlayer-site-{wires.site}", daemon=True)
+
+    # From any thread
+
+    def start(self, markers: tuple[TxId, ...]) -> None:
+        """Take up what the log holds; only then anything that has arrived meanwhile."""
+        self._markers = markers
+        self._thread.start()
+
+    def post(self, item: object) -> None:
+        """Something happened: an event for the roles, a delivery, finished work, or a function to call."""
+        self._inbox.put(item)
+
+    def stop(self, timeout: float) -> None:
+        """End the loop after what is queued."""
+        self._inbox.put(self._stop)
+        if threading.current_thread() is not self._thread and self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    # On the runtime thread
+
+    def later(self, seconds: float, act: Callable[[], None]) -> Callable[[], None]:
+        """Call `act` after so many seconds; the result cancels that."""
+        key: TimerKey = ("later", next(self._counter), "")
+        self._acts[key] = act
+        self._timers.set(key, seconds)
+
+        def cancel() -> None:
+            self._acts.pop(key, None)
+            self._timers.cancel(key)
+
+        return cancel
+
+    def _stop(self) -> None:
+        self._forget()
+        self._stopping = True
+
+    def _recover(self) -> None:
+        records, self.log.records = self.log.records, {}
+        self._admit(self.participant.recover(records.values()))
+        self._step(MarkersFound(self._markers))
+
+    def _run(self) -> None:
+        try:
+            self._recover()
+            while not self._stopping:
+                self._turn()
+        except Exception as exc:
+            _logger.critical("site %s stops: %s", self.wires.site, exc, exc_info=not isinstance(exc, TxLayerError))
+            self.error = exc
+            self.calls.fail(exc)
+            self.on_stopped(exc)
+
+    def _turn(self) -> None:
+        self._take_all()
+        for key in self._timers.due():
+            act = self._acts.pop(key, None)
+            if act is not None:
+                act()
+            else:
+                self._step(TimerFired(key))
+        if self.wires.presence is not None and self.wires.presence.lost:
+            raise NameTaken(f"a later life of {self.wires.site!r} has taken the name over; this one stops")
+        self._settle()
+        while self._ahead.urgent:
+            self._sync()
+            self._settle()
+        if self._ahead.dirty() and not self._forgetting:
+            self._forgetting = True
+            self.later(_FORGET_SECONDS, self._forget)
+        for delivery in self._unacknowledged:
+            delivery.ack()
+        self._unacknowledged.clear()
+
+    def _forget(self) -> None:
+        """Records that were dropped since the last sync leave the disk, if no other sync has taken them along."""
+        self._forgetting = False
+        if self._ahead.dirty():
+            self._sync()
+
+    def _take_all(self) -> None:
+        try:
+            self._take(self._inbox.get(timeout=self._timers.wait()))
+            for _ in range(_MOST_AT_ONCE):
+                self._take(self._inbox.get_nowait())
+        except Empty:
+            return
+
+    def _take(self, item: Any) -> None:
+        if type(item) is Delivery:
+            self._unacknowledged.append(item)
+            self._receive(item)
+        elif type(item) is TaskDone:
+            self.workshop.on_done(item)
+        elif callable(item):
+            item()
+        else:
+            self._step(item)
+        self._settle()
+
+    def _receive(self, delivery: Delivery) -> None:
+        try:
+            event = received(self._seal, delivery.payload)
+        except DecodeError as exc:
+            self.refused += 1
+            _logger.warning("%s: a frame was refused: %s", delivery.topic, exc)
+            return
+        if event is not None:
+            self._step(event)
+
+    def _settle(self) -> None:
+        """Step what sites say to themselves and what was done at once, until there is nothing of it."""
+        local, results = self._local, self.workshop.results
+        while local or results:
+            self._step(results.popleft() if results else local.popleft())
+
+    def _step(self, event: Input) -> None:
+        if self._probe is not None:
+            self._probe("step", event)
+        self._admit(self.participant.step(event))
+
+    def _admit(self, batches: Iterable[tuple[Role, list[Effect]]]) -> None:
+        for role, effects in batches:
+            self._perform(self._ahead.admit(role, effects))
+
+    def _sync(self) -> None:
+        probe = self._probe
+        if probe is not None:
+            probe("write", self.log)
+        self.log.write()
+        if probe is not None:
+            probe("written", self.log)
+        self.log.sync()
+        if probe is not None:
+            probe("synced", self.log)
+        self._perform(self._ahead.synced())
+
+    def _perform(self, effects: list[Effect]) -> None:
+        probe = self._probe
+        for effect in effects:
+            if probe is not None:
+                probe("perform", effect)
+            self._perform_one(effect)
+            if probe is not None:
+                probe("performed", effect)
+
+    def _perform_one(self, effect: Effect) -> None:
+        match effect:
+            case SetTimer():
+                self._timers.set(effect.key, effect.seconds)
+            case CancelTimer():
+                self._timers.cancel(effect.key)
+            case Send():
+                self._send(effect)
+            case Broadcast():
+                self.wires.publish(self.wires.control(effect.type), self._seal.close(effect.message))
+            case AskScope() | Notify():
+                self.workshop.take(effect)
+            case _ if isinstance(effect, WORK):
+                self.workshop.take(effect)
+            case Answer():
+                relay = self._seal.close(m.Relay(effect.tx, effect.frame))
+                self.wires.publish(self.wires.control(effect.type), relay)
+            case PublishPlain():
+                self.wires.publish_plain(effect.tx, effect.event)
+            case Opened():
+                self.calls.on_opened(effect)
+            case Resolve():
+                self.calls.on_resolve(effect)
+            case Surface():
+                self.on_surface(effect)
+            case _:
+                raise AssertionError(f"nobody performs {type(effect).__name__}")
+        if self.on_effect is not None:
+            self.on_effect(effect)
+
+    def _send(self, effect: Send) -> None:
+        if effect.site == self.wires.site:
+            self._local.append(Received(effect.message))
+        else:
+            self.wires.publish(self.wires.inbox(effect.site), self._seal.close(effect.message))

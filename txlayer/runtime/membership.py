@@ -1,0 +1,299 @@
+"""Who of the application takes part in which transaction at this site.
+
+A site has one vote in a transaction, whatever runs inside: all its subscribers that match take part in one unit of
+work, under the strongest scope that one of them chose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from txlayer.effects import MemberAborts, ScopeChosen
+from txlayer.errors import DecodeError, ResourceError, UsageError
+from txlayer.event_types import EventTypes
+from txlayer.messages import Numbered, Scope, Terms, TxId, TxType
+from txlayer.participant import Answer, Event, Participant, Subscriber
+from txlayer.payloads import CONTENT_TYPE, Payloads
+from txlayer.resources.port import Resource
+from txlayer.runtime.unit_work import HandlerFailed, undo_of
+
+_logger = logging.getLogger(__name__)
+_STRENGTH = {Scope.NONE: 0, Scope.NON_TRANSACTIONAL: 1, Scope.LOCAL: 2, Scope.FOLLOWER: 3, Scope.DISTRIBUTED: 4}
+
+
+@dataclass(slots=True)
+class Application:
+    """What a site's application has declared."""
+
+    payloads: Payloads
+    types: EventTypes
+    subscribers: list[Subscriber] = field(default_factory=list)
+    give_up: Callable[[MemberAborts], None] = lambda _: None
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def matching(self, event_type: str, attributes: Mapping[str, str]) -> list[Subscriber]:
+        """Subscribers of the type, or of a parent of it, whose filter lets the transaction through."""
+        names = set(self.types.ancestors(event_type))
+        return [s for s in self.subscribers if s.type in names and s.filter.matches(attributes)]
+
+    def of_type(self, event_type: str) -> list[Subscriber]:
+        """All subscribers of the type: after a restart the filter has been passed long ago."""
+        names = set(self.types.ancestors(event_type))
+        return [s for s in self.subscribers if s.type in names and s.scope is not Scope.NON_TRANSACTIONAL]
+
+    def resources(self) -> tuple[Resource, ...]:
+        """Every resource of the site."""
+        return _distinct(self.subscribers)
+
+    def event(self, tx: TxId, numbered: Numbered) -> Event:
+        """An event as a handler gets it; `DecodeError` if its payload cannot be read."""
+        item = numbered.item
+        attributes = dict(item.headers)
+        data = self.payloads.decode(item.payload, attributes.get(CONTENT_TYPE), self.types.class_of(item.type))
+        return Event(item.type, data, attributes, numbered.publisher, numbered.number, tx, item.payload)
+
+    def run(self, result: Any) -> Any:
+        """What a handler returned; a coroutine is run on the application's loop."""
+        if not inspect.isawaitable(result):
+            return result
+        if self.loop is None:
+            if inspect.iscoroutine(result):
+                result.close()
+            raise UsageError("a coroutine handler needs an AsyncSite")
+        return asyncio.run_coroutine_threadsafe(_await(result), self.loop).result()
+
+
+def _distinct(subscribers: Iterable[Subscriber]) -> tuple[Resource, ...]:
+    return tuple({id(resource): resource for s in subscribers for resource in s.resources}.values())
+
+
+async def _await(awaitable: Any) -> Any:
+    return await awaitable
+
+
+@dataclass(slots=True, eq=False)
+class Membership:
+    """One transaction at this site: what its handlers hold, and the handlers."""
+
+    id: TxId
+    type: str
+    attributes: Mapping[str, str]
+    terms: Terms | None
+    application: Application
+    subscribers: list[Subscriber]
+    participants: list[Participant] = field(default_factory=list)
+    listeners: list[Participant] = field(default_factory=list)
+    since: float = field(default_factory=time.monotonic)
+    consented: bool = False
+    """The application was asked for its last word."""
+    taking_part: dict[TxId, list[Resource]] = field(default_factory=dict)
+    """Which of its resources its units are made of, once they are prepared."""
+    unanswered: dict[TxId, None] = field(default_factory=dict)
+    """Commits that were sent and may have happened."""
+    lost: bool = False
+    """A handler did not come back in time: whatever it still tries is refused."""
+
+    def __getitem__(self, resource: Resource) -> Any:
+        if self.lost:
+            raise ResourceError(f"{self.id}: the handler did not return in time, its transaction is rolled back")
+        self._check(resource)
+        return resource.work(self._unit)
+
+    def _check(self, resource: Resource) -> None:
+        if not any(resource is known for subscriber in self.subscribers for known in subscriber.resources):
+            raise UsageError(
+                "this resource takes no part in the transaction here: give it by resources=[...] to a subscriber "
+                "that is local, follows or is distributed"
+            )
+
+    def abort(self, reason: str = "") -> None:
+        """Give the transaction up as a member."""
+        self.application.give_up(MemberAborts(self.id, reason))
+
+    _unit: TxId = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._unit = self.id
+
+    def resources(self) -> tuple[Resource, ...]:
+        """Those of all subscribers, each once."""
+        return _distinct(self.subscribers)
+
+    def quiet(self) -> bool:
+        """Whether finishing runs no application code."""
+        return all(s.quiet for s in self.subscribers)
+
+    def asks(self) -> bool:
+        """Whether the application wants to choose its scope itself."""
+        return any(s.asks for s in self.subscribers)
+
+    def choose(self) -> ScopeChosen:
+        """Ask the application how to take part."""
+        chosen: list[tuple[Scope, Subscriber, Participant]] = []
+        attributes: dict[str, str] = {}
+        for subscriber in self.subscribers:
+            participant = subscriber.make()
+            answer = self._ask(subscriber, participant)
+            if isinstance(answer, tuple):
+                attributes.update({name: str(value) for name, value in answer[1].items()})
+            chosen.append((answer[0] if isinstance(answer, tuple) else answer, subscriber, participant))
+        scope = max((scope for scope, _, _ in chosen), key=_STRENGTH.__getitem__, default=Scope.NONE)
+        self.listeners = [p for s, _, p in chosen if s is Scope.NON_TRANSACTIONAL]
+        taking = [(s, p) for wanted, s, p in chosen if _STRENGTH[wanted] > 1]
+        self.participants = [p for _, p in taking]
+        self.subscribers = [s for s, _ in taking]
+        return self._choice(scope, attributes)
+
+    def _choice(self, scope: Scope, attributes: Mapping[str, str]) -> ScopeChosen:
+        taking = self.subscribers
+        compensatable = bool(taking) and all(s.compensatable for s in taking)
+        return ScopeChosen(
+            self.id, scope, not any(s.anonymous for s in taking), compensatable,
+            len(self.resources()) <= 1 and not compensatable, any(s.durable for s in taking),
+            max((s.attempts for s in taking), default=1), tuple(sorted(attributes.items())),
+        )  # fmt: skip
+
+    def _ask(self, subscriber: Subscriber, participant: Participant) -> Answer:
+        answer: Answer | None = None
+        if subscriber.asks:
+            try:
+                answer = self.application.run(participant.on_join(self))
+            except Exception:
+                _logger.exception("on_join of %s failed: it does not take part", subscriber.type)
+                return Scope.NONE
+        if answer is None:
+            return self._declared(subscriber)
+        scope: object = answer[0] if isinstance(answer, tuple) else answer
+        if not isinstance(scope, Scope):
+            _logger.error("on_join of %s returned %r, no Scope: it does not take part", subscriber.type, answer)
+            return Scope.NONE
+        return answer
+
+    def _declared(self, subscriber: Subscriber) -> Scope:
+        """What was declared; otherwise the strongest that the transaction has."""
+        if subscriber.scope is not None:
+            return subscriber.scope
+        local = self.terms is not None and self.terms.tx_type is TxType.LOCAL
+        return Scope.LOCAL if local else Scope.DISTRIBUTED
+
+    def after_restart(self) -> Membership:
+        """Participants anew: what they kept in memory is gone."""
+        self.participants = [s.make() for s in self.subscribers]
+        return self
+
+    # What `UnitWork` calls
+
+    def handle(self, tx: TxId, event: Numbered, work: Any) -> None:
+        """One event, to all participants."""
+        self._unit = tx
+        seen = self._read(tx, event)
+        for participant in self.participants:
+            self._call(lambda p: self._do(p.on_event(self, seen)), participant)
+        for listener in self.listeners:
+            self._quietly(lambda p: p.on_event(self, seen), listener, "on_event")
+
+    def compensate(self, tx: TxId, event: Numbered, work: Any) -> None:
+        """Undo one event; a resource's work is part of the unit that undoes."""
+        self._unit = undo_of(tx)
+        seen = self._read(tx, event)
+        for participant in reversed(self.participants):
+            self._call(lambda p: self._do(p.on_compensate(self, seen)), participant)
+
+    def notify(self, event: Numbered) -> None:
+        """One event outside any transaction."""
+        try:
+            seen = self.application.event(self.id, event)
+        except DecodeError:
+            _logger.exception("an event of %s cannot be read", self.id)
+            return
+        for listener in self.listeners:
+            self._quietly(lambda p: p.on_event(self, seen), listener, "on_event")
+
+    def prepare(self) -> None:
+        """The application's last word."""
+        for participant in self.participants:
+            self._call(lambda p: p.on_prepare(self), participant)
+
+    def ended(self, commit: bool) -> None:
+        """Tell the application. It cannot object."""
+        for participant in self.participants:
+            if commit:
+                self._quietly(lambda p: p.on_commit(self), participant, "on_commit")
+            else:
+                self._quietly(lambda p: p.on_abort(self), participant, "on_abort")
+
+    def _read(self, tx: TxId, event: Numbered) -> Event:
+        try:
+            return self.application.event(tx, event)
+        except DecodeError as exc:
+            raise HandlerFailed(str(exc)) from exc
+
+    def _do(self, result: Any) -> Any:
+        """Work that a handler returned instead of doing it is handed to its resource."""
+        result = self.application.run(result)
+        resource: Resource | None = getattr(result, "resource", None)
+        if resource is not None:
+            self._check(resource)
+            resource.add(self._unit, result)
+
+    def _call(self, act: Callable[[Participant], Any], participant: Participant) -> None:
+        try:
+            self.application.run(act(participant))
+        except (HandlerFailed, ResourceError):
+            raise
+        except Exception as exc:
+            _logger.info("a handler of %s failed", self.id, exc_info=True)
+            raise HandlerFailed(f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__) from exc
+
+    def _quietly(self, act: Callable[[Participant], Any], participant: Participant, what: str) -> None:
+        try:
+            self.application.run(act(participant))
+        except Exception:
+            _logger.exception("%s of %s failed", what, self.id)
+
+
+@dataclass(slots=True)
+class Memberships:
+    """All transactions that this site takes part in."""
+
+    application: Application
+    known: dict[TxId, Membership] = field(default_factory=dict)
+    types: dict[TxId, str] = field(default_factory=dict)
+    """Of transactions that were in the log at the start."""
+    closing: bool = False
+    """Takes part in no further transaction."""
+
+    def invite(self, tx: TxId, terms: Terms) -> Membership:
+        """A census: who would take part?"""
+        attributes = dict(terms.attributes)
+        matching = [] if self.closing else self.application.matching(terms.type, attributes)
+        member = self.known[tx] = Membership(tx, terms.type, attributes, terms, self.application, matching)
+        return member
+
+    def of(self, tx: TxId, event_type: str = "") -> Membership:
+        """The membership; after a restart, and for chains, made from the type alone."""
+        member = self.known.get(tx)
+        if member is None:
+            event_type = event_type or self.types.get(tx, "")
+            subscribers = self.application.of_type(event_type) if event_type else []
+            member = Membership(tx, event_type, {}, None, self.application, subscribers).after_restart()
+            if not event_type:
+                member.subscribers = list(self.application.subscribers)  # resources must still be finished
+            self.known[tx] = member
+        return member
+
+    def keep(self, wanted: Callable[[TxId], bool]) -> None:
+        """Forget the memberships of transactions that are over."""
+        for tx in [tx for tx in self.known if not wanted(tx)]:
+            del self.known[tx]
+            self.types.pop(tx, None)
+
+    def recovered(self, types: Iterable[tuple[TxId, str]]) -> None:
+        """What the log says of the time before."""
+        self.types.update(types)

@@ -1,0 +1,82 @@
+"""Looks for prepared branches of this site that nobody will finish, at the start and from time to time.
+
+Every branch has an intent in the log before it is prepared, and stays in it until it is finished. So a branch that was
+prepared under this log and that no role stands behind was given up: a prepare whose answer came after the vote of no,
+or from a connection of a former process. It is rolled back. A branch that was prepared under another log is an orphan:
+that log may hold a yes. It is left alone, and shown.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from txlayer.effects import FinishUnit
+from txlayer.errors import ResourceError
+from txlayer.messages import TxId
+from txlayer.resources.port import Branch
+from txlayer.runtime.branches import UNDO
+from txlayer.runtime.pool import Job
+from txlayer.transactions.executor import Executor, State
+from txlayer.transactions.local_executor import LocalExecutor
+
+if TYPE_CHECKING:
+    from txlayer.runtime.engine import Engine
+
+_logger = logging.getLogger(__name__)
+EVERY_SECONDS = 10.0
+_WITH_WORK = (State.PREPARING, State.PREPARED, State.APPLYING)
+
+
+class Recovery:
+    """The periodic look of one site."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.orphans: dict[TxId, Branch] = {}
+        """Prepared under a log of this site that is gone."""
+
+    def start(self) -> None:
+        """Look now, and then again and again."""
+        self._engine.loop.post(self._look)
+
+    def _look(self) -> None:
+        if self._engine.resources is not None:
+            self._engine.workshop.finishers.submit(Job(self._branches, self._found))
+        self._engine.loop.later(EVERY_SECONDS, self._look)
+
+    def _branches(self) -> tuple[Branch, ...]:
+        """On a worker."""
+        assert self._engine.resources is not None
+        try:
+            return self._engine.resources.branches()
+        except ResourceError as exc:
+            _logger.warning("site %s cannot look for prepared branches: %s", self._engine.settings.name, exc)
+            return ()
+
+    def _found(self, job: Job) -> None:
+        self._engine.loop.post(lambda: self._judge(job.result))
+
+    def _judge(self, branches: tuple[Branch, ...]) -> None:
+        """On the runtime thread, where it is known who works on what."""
+        ours = self._engine.log.header.incarnation
+        orphans = {branch.tx: branch for branch in branches if branch.incarnation not in ("", ours)}
+        for tx in orphans.keys() - self.orphans.keys():
+            _logger.error("prepared under a log that is gone: %s in %s; `txlayer recover`", tx, orphans[tx].name)
+        self.orphans = orphans
+        for branch in branches:
+            tx = msgspec.structs.replace(branch.tx, nonce=branch.tx.nonce.removesuffix(UNDO))
+            if branch.tx not in orphans and not self._stands_behind(tx):
+                _logger.warning("a branch that was given up is rolled back: %s in %s", tx, branch.name)
+                self._engine.workshop.take(FinishUnit(branch.tx, False))
+
+    def _stands_behind(self, tx: TxId) -> bool:
+        desk = self._engine.participant.subscriber
+        member = desk._member(tx)
+        if isinstance(member, Executor):
+            return member.state in _WITH_WORK or tx in self._engine.workshop.busy()
+        if isinstance(member, LocalExecutor) and not member.done:
+            return True
+        return tx in self._engine.workshop.busy() or any(reader.applying == tx for reader in desk.readers.values())

@@ -1,0 +1,338 @@
+"""Runs the work of members: for one transaction one piece after the other, on two pools of threads.
+
+Handlers run on the one; preparing, committing, rolling back and forgetting on the other, so that handlers that wait for
+locks cannot starve the commit that would release them. Work that runs neither application code nor a resource is done
+at once. A handler past its deadline is given up: its vote is no, its thread is counted as stuck. Finishing that fails,
+because a database is away, is tried again until it works.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from txlayer.effects import (
+    ApplyWhole,
+    AskScope,
+    CommitUnit,
+    Compensate,
+    CompensationDone,
+    FinishUnit,
+    ForgetMarker,
+    HandlerDone,
+    Input,
+    InspectUnit,
+    Notify,
+    PrepareUnit,
+    RunHandler,
+    ScopeChosen,
+    UnitCommitted,
+    UnitPrepared,
+    WholeApplied,
+)
+from txlayer.errors import ResourceError
+from txlayer.messages import Scope, TxId
+from txlayer.resources.group import ResourceGroup
+from txlayer.resources.port import Resource
+from txlayer.runtime.branches import Attempt, NoBranch
+from txlayer.runtime.membership import Membership, Memberships
+from txlayer.runtime.pool import Job, Pool
+from txlayer.runtime.unit_work import HandlerFailed, UnitWork, Work, undo_of
+
+_logger = logging.getLogger(__name__)
+
+_FINISHING = (PrepareUnit, CommitUnit, FinishUnit, InspectUnit, ForgetMarker)
+_LONGEST_PAUSE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """The application's last word, before a unit is prepared or committed."""
+
+    tx: TxId
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """The application hears how it ended; whatever it does, `result` goes to the roles."""
+
+    tx: TxId
+    commit: bool
+    result: Input | None
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """The application objected: roll back, then `result` goes to the roles."""
+
+    tx: TxId
+    result: Input
+
+
+Task = Work | AskScope | Notify | Consent | Tell | Undo
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A resource could not do what must be done; it is tried again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """The application does not consent."""
+
+    reason: str
+
+
+Result = Input | Again | Objection | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDone:
+    """Posted by a worker: a task has come to an end."""
+
+    task: Task
+    job: Job
+
+
+@dataclass(slots=True)
+class Workshop:
+    """All work of one site. Everything but the tasks themselves runs on the runtime thread."""
+
+    members: Memberships
+    handlers: Pool
+    finishers: Pool
+    within: float
+    """Seconds that a handler may take."""
+    post: Callable[[object], None]
+    later: Callable[[float, Callable[[], None]], Callable[[], None]]
+    """Call a function after so many seconds; the result cancels that."""
+    probe: Callable[[str, object], None] | None = None
+    results: deque[Input] = field(default_factory=deque)
+    """What was done at once, to be stepped before anything else."""
+    late: int = 0
+    _queues: dict[TxId, deque[Task]] = field(default_factory=dict)
+    _failures: dict[TxId, int] = field(default_factory=dict)
+    _deadlines: dict[TxId, Callable[[], None]] = field(default_factory=dict)
+
+    def take(self, task: Task) -> None:
+        """Do it, after what was asked for before it for the same transaction."""
+        queue = self._queues.setdefault(task.tx, deque())
+        queue.append(task)
+        if len(queue) == 1:
+            self._start(task)
+
+    def idle(self) -> bool:
+        """Whether nothing is being done or waits."""
+        return not self._queues
+
+    def busy(self) -> set[TxId]:
+        """Transactions for which something is being done or waits."""
+        return set(self._queues)
+
+    def on_done(self, done: TaskDone) -> None:
+        """A worker is through."""
+        self._cancel_deadline(done.task.tx)
+        self._finish(done.task, done.job.result)
+
+    def _finish(self, task: Task, result: Result) -> None:
+        """The first task of its queue is over: what follows from it comes before what was asked for later."""
+        if isinstance(result, Again):
+            self._again(task, result)
+            return
+        self._failures.pop(task.tx, None)
+        queue = self._queues[task.tx]
+        queue.popleft()
+        following = self._following(task, result, queue)
+        if following is not None:
+            queue.appendleft(following)
+        elif result is not None and not isinstance(result, Objection):
+            self.results.append(result)
+        if queue:
+            self._start(queue[0])
+        else:
+            del self._queues[task.tx]
+
+    def _following(self, task: Task, result: Result, queue: deque[Task]) -> Task | None:
+        """Application code that belongs to a piece of work runs on the handlers' threads, with their deadline."""
+        if isinstance(task, Consent):
+            return self._objected(queue.popleft(), result) if isinstance(result, Objection) else None
+        if isinstance(task, Undo):
+            return Tell(task.tx, False, task.result)
+        if isinstance(task, Tell) or self.members.of(task.tx).quiet() or isinstance(result, Again | Objection):
+            return None
+        ended = self._ended(task, result)
+        return Tell(task.tx, ended, result) if ended is not None else None
+
+    @staticmethod
+    def _objected(task: Task, objection: Objection) -> Undo:
+        if isinstance(task, PrepareUnit):
+            return Undo(task.tx, UnitPrepared(task.tx, False, objection.reason))
+        return Undo(task.tx, UnitCommitted(task.tx, False, objection.reason))
+
+    def _ended(self, task: Task, result: Input | None) -> bool | None:
+        """Whether the application has to hear of a commit or an abort; None if it is not over."""
+        match result:
+            case UnitPrepared(ok=False):
+                return None if isinstance(task, InspectUnit) else False
+            case UnitCommitted() | WholeApplied(ok=True):
+                return not isinstance(result, UnitCommitted) or result.ok
+        if isinstance(task, FinishUnit):
+            return task.commit
+        if isinstance(task, InspectUnit) and task.at_once and not self.members.of(task.tx).resources():
+            return True
+        return None
+
+    def _again(self, task: Task, failure: Again) -> None:
+        count = self._failures[task.tx] = self._failures.get(task.tx, 0) + 1
+        pause = min(0.1 * 2 ** min(count, 10), _LONGEST_PAUSE)
+        _logger.warning("%s of %s failed, again in %.1f s: %s", type(task).__name__, task.tx, pause, failure.reason)
+        self.later(pause, lambda: self._start(task))
+
+    def _start(self, task: Task) -> None:
+        member = self._member(task)
+        if isinstance(task, PrepareUnit | CommitUnit) and not member.quiet() and not member.consented:
+            member.consented = True
+            task = Consent(task.tx)
+            self._queues[task.tx].appendleft(task)
+        if self._at_once(task, member):
+            self._finish(task, self._perform(task, member, Attempt()))
+            return
+        attempt = Attempt()
+        job = Job(partial(self._perform, task, member, attempt), lambda job: self.post(TaskDone(task, job)))
+        pool = self.finishers if isinstance(task, (*_FINISHING, Undo)) else self.handlers
+        if not pool.submit(job):
+            self._finish(task, self._refusal(task, f"all {pool.threads} threads for handlers hang"))
+        elif pool is self.handlers:
+            seconds = self.within * max(1, len(task.events) if isinstance(task, ApplyWhole | Compensate) else 1)
+            self._set_deadline(seconds, _Running(task, member, attempt, job, seconds))
+
+    def _member(self, task: Task) -> Membership:
+        if isinstance(task, AskScope):
+            return self.members.invite(task.tx, task.terms)
+        return self.members.of(task.tx, task.type if isinstance(task, ApplyWhole) else "")
+
+    @staticmethod
+    def _at_once(task: Task, member: Membership) -> bool:
+        if isinstance(task, AskScope):
+            return not member.asks()
+        return isinstance(task, (*_FINISHING, Undo)) and not member.resources()
+
+    # Deadlines
+
+    def _set_deadline(self, seconds: float, running: _Running) -> None:
+        self._deadlines[running.task.tx] = self.later(seconds, lambda: self._check(running))
+
+    def _cancel_deadline(self, tx: TxId) -> None:
+        cancel = self._deadlines.pop(tx, None)
+        if cancel is not None:
+            cancel()
+
+    def _check(self, running: _Running) -> None:
+        """Has it returned? Waiting for a thread does not count."""
+        job, task = running.job, running.task
+        waited = time.monotonic() - job.started if job.started is not None else 0.0
+        if waited < running.seconds:
+            self._set_deadline(running.seconds - waited, running)
+        elif self.handlers.give_up(job):
+            self.late += 1
+            running.attempt.given_up = running.member.lost = True
+            for resource in running.member.resources():
+                resource.abandon(task.tx)
+                resource.abandon(undo_of(task.tx))
+            if isinstance(task, ApplyWhole | Compensate):
+                self.members.known.pop(task.tx, None)  # the next attempt starts with participants of its own
+            _logger.error("a handler of %s did not return within %s s and is given up", task.tx, running.seconds)
+            self._finish(task, self._refusal(task, f"a handler did not return within {running.seconds} s"))
+
+    @staticmethod
+    def _refusal(task: Task, reason: str) -> Input | Objection | None:
+        match task:
+            case RunHandler():
+                return HandlerDone(task.tx, task.event.number, False, reason)
+            case AskScope():
+                return ScopeChosen(task.tx, Scope.NONE)
+            case Compensate():
+                return CompensationDone(task.tx, False, reason)
+            case ApplyWhole():
+                return WholeApplied(task.tx, False, reason)
+            case Consent():
+                return Objection(reason)
+            case Tell():
+                return task.result
+            case _:
+                return None
+
+    # On a worker, or at once
+
+    def _perform(self, task: Task, member: Membership, attempt: Attempt) -> Result:
+        if self.probe is not None:
+            self.probe("work", task)
+        try:
+            result = self._do(task, member, attempt)
+        except ResourceError as exc:
+            result = self._failed(task, str(exc))
+        except Exception as exc:
+            _logger.exception("%s of %s failed", type(task).__name__, task.tx)
+            result = self._failed(task, f"{type(exc).__name__}: {exc}")
+        if self.probe is not None:
+            self.probe("worked", task)
+        return result
+
+    def _failed(self, task: Task, reason: str) -> Result:
+        """What a handler does may be refused; what must be finished is tried again."""
+        refusal = self._refusal(task, reason)
+        return Again(reason) if refusal is None and not isinstance(task, Notify | Tell) else refusal
+
+    def _do(self, task: Task, member: Membership, attempt: Attempt) -> Result:
+        match task:
+            case AskScope():
+                return member.choose()
+            case Notify():
+                member.notify(task.event)
+                return None
+            case Consent():
+                return self._consent(member)
+            case Tell():
+                member.ended(task.commit)
+                return task.result
+            case Undo():
+                self._resource(task, member, attempt).roll_back(task.tx)
+                return None
+            case _:
+                return UnitWork(self._resource(task, member, attempt), member, member.unanswered).perform(task)
+
+    @staticmethod
+    def _consent(member: Membership) -> Objection | None:
+        try:
+            member.prepare()
+        except (HandlerFailed, ResourceError) as exc:
+            return Objection(str(exc))
+        return None
+
+    @staticmethod
+    def _resource(task: Task, member: Membership, attempt: Attempt) -> Resource:
+        resources = member.resources()
+        if resources:
+            again = any(s.attempts > 1 for s in member.subscribers)
+            return ResourceGroup(resources, again, attempt.check, member.taking_part)
+        if isinstance(task, InspectUnit):
+            return NoBranch("committed" if task.at_once else "prepared")
+        return NoBranch("committed" if isinstance(task, Compensate) else "none")
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A task on a handler's thread."""
+
+    task: Task
+    member: Membership
+    attempt: Attempt
+    job: Job
+    seconds: float

@@ -1,0 +1,379 @@
+"""What `Site` and `AsyncSite` share: everything but the waiting."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from txlayer.adapters.base import check_label
+from txlayer.effects import AskCall, ConfirmCall, FollowCall, LeaveCall, Predicate
+from txlayer.errors import OutcomeUnknown, UsageError
+from txlayer.event_types import EventTypes, check_type_name, declared
+from txlayer.filters import Where
+from txlayer.logs.port import Disk
+from txlayer.messages import (
+    Access,
+    ChainKind,
+    Conditions,
+    Item,
+    Limit,
+    Outcome,
+    Scope,
+    Status,
+    Terms,
+    TxId,
+    TxType,
+    Visibility,
+)
+from txlayer.participant import Event, Handler, Subscriber, make_listener, make_subscriber
+from txlayer.payloads import JSON, Codec, Payloads
+from txlayer.plain import PlainEvents
+from txlayer.ports import Bus, SiteView
+from txlayer.receipt import Receipt
+from txlayer.resources.port import Resource
+from txlayer.runtime import directory
+from txlayer.runtime.calls import Answer, Call
+from txlayer.runtime.engine import Engine, Settings, Threads
+from txlayer.runtime.inspection import TransactionView
+from txlayer.runtime.loop import Probe
+from txlayer.runtime.membership import Application
+from txlayer.runtime.wires import plain_topic
+from txlayer.security_levels import Secret, Signed, make_seal
+from txlayer.transaction import CALL, KEY, Plan, Transacting, check_size, declared_name, make_item
+from txlayer.transactions.constraints import check_terms
+from txlayer.transactions.event_coordinator import Limits
+from txlayer.transactions.seat import Bounds, Patience
+
+H = TypeVar("H")
+Begin = Callable[[], tuple[Transacting, Future[Answer]]]
+_Beginning = tuple[Begin, float]
+SELF, HOSTED = "self", "hosted"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An event of a one-shot transaction with a type or attributes of its own."""
+
+    data: Any
+    type: str | None = None
+    attributes: Mapping[str, Any] | None = None
+
+
+class SiteBase:
+    """A member of the bus by name, with a log of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        bus: str | Bus,
+        log: str | Disk,
+        security: str | Secret | Signed = "broker",
+        hosts: bool = False,
+        codec: Codec = JSON,
+        codecs: Sequence[Codec] = (),
+        types: Sequence[type] = (),
+        strict: bool = False,
+        patience: Patience | None = None,
+        bounds: Bounds | None = None,
+        limits: Limits | None = None,
+        threads: Threads | None = None,
+        handler_within: float = 30.0,
+        probe: Probe | None = None,
+    ) -> None:
+        check_label(name)
+        self.name = name
+        self._application = Application(Payloads.of(codec, codecs), EventTypes(strict))
+        for cls in types:
+            self._application.types.declare(declared(cls))
+        settings = Settings(
+            name, bus, log, make_seal(security, name), hosts, patience or Patience(), bounds or Bounds(),
+            limits or Limits(), threads or Threads(), handler_within, probe,
+        )  # fmt: skip
+        self._engine = Engine(settings, self._application)
+        self._plain: PlainEvents | None = None
+
+    # Subscribers
+
+    def subscriber(
+        self,
+        type: str | type,
+        *,
+        where: Where | None = None,
+        scope: Scope | None = None,
+        resources: Sequence[Resource] = (),
+        attempts: int = 1,
+        anonymous: bool = False,
+        durable: bool = False,
+        compensate: Callable[[Any, Event], Any] | None = None,
+    ) -> Callable[[H], H]:
+        """Decorate a Participant class or a function `(tx, event)`: it takes part in transactions of this type.
+
+        `where` filters by the transaction's attributes; `scope` is how it takes part unless `on_join` says otherwise
+        (by default as strongly as the transaction allows); `attempts` how often a failing handler is called; an
+        `anonymous` member is counted by its answer alone. A `durable` local member misses nothing while it is away.
+        """
+
+        def subscribe(handler: H) -> H:
+            self._add(
+                make_subscriber(
+                    self._type_name(type), handler, where=where, scope=scope, resources=resources,  # type: ignore[arg-type]
+                    attempts=attempts, anonymous=anonymous, durable=durable, compensate=compensate,
+                )
+            )  # fmt: skip
+            return handler
+
+        return subscribe
+
+    def subscribe(self, type: str | type, handler: Handler, **options: Any) -> None:
+        """The same as `subscriber`, as a call."""
+        self.subscriber(type, **options)(handler)
+
+    def listener(
+        self, type: str | type, *, where: Where | None = None
+    ) -> Callable[[Callable[[Event], Any]], Callable[[Event], Any]]:
+        """Decorate a function `(event)`: it hears of every event of the type, plain or inside a transaction."""
+
+        def listen(function: Callable[[Event], Any]) -> Callable[[Event], Any]:
+            self._add(make_listener(self._type_name(type), function, where))
+            return function
+
+        return listen
+
+    def _add(self, subscriber: Subscriber) -> None:
+        if self._engine.started:
+            self._engine.check()
+        self._engine.subscribe(subscriber)
+        if self._plain is not None and subscriber.plain:
+            self._plain.listen(subscriber)
+
+    def _type_name(self, given: str | type) -> str:
+        if isinstance(given, str):
+            return check_type_name(given)
+        declaration = declared(given)
+        self._application.types.declare(declaration)
+        return declaration.name
+
+    # Life
+
+    def _start(self) -> None:
+        self._engine.start()
+        if self._plain is None:
+            self._plain = PlainEvents(self._engine.bus, self._application)
+            self._engine.on_types = self._plain.on_types
+            for subscriber in self._application.subscribers:
+                if subscriber.plain:
+                    self._plain.listen(subscriber)
+
+    def _close(self, timeout: float) -> None:
+        if self._plain is not None and not self._engine.closed:
+            self._plain.close()
+        self._engine.close(timeout)
+
+    # Event types
+
+    def advertise(self, type: str | type, *, parent: str | None = None) -> None:
+        """Tell every site that events of this type are published; subscribers of its parents listen to it too."""
+        self._engine.check()
+        name = self._type_name(type)
+        own = self._application.types.own.get(name)
+        above = parent or (own.parent if own is not None else None)
+        if above is not None:
+            self._application.types.parents.setdefault(name, check_type_name(above))
+        key = directory.advertise(self._engine.bus, self.name, name, above)
+        self._application.types.advertised.setdefault(name, {})[key] = None
+
+    def unadvertise(self, type: str | type) -> None:
+        """Take it back."""
+        self._engine.check()
+        name = self._type_name(type)
+        key = directory.unadvertise(self._engine.bus, self.name, name)
+        self._application.types.advertised.get(name, {}).pop(key, None)
+
+    # Publishing
+
+    def publish(self, type: str | type, data: Any, attributes: Mapping[str, Any] | None = None) -> Receipt:
+        """Publish a plain event, outside any transaction."""
+        self._engine.check()
+        name = self._type_name(type)
+        item = make_item(self._engine, data, name, attributes)
+        topic = plain_topic(self._engine.bus, name)
+        return self._engine.bus.publish(topic, item.payload, headers=dict(item.headers) or None, type=name)
+
+    def _items(self, type: str, events: Sequence[Any]) -> list[Item]:
+        items = []
+        for event in events:
+            draft = event if isinstance(event, Draft) else Draft(event)
+            name = draft.type or declared_name(draft.data) or type
+            items.append(make_item(self._engine, draft.data, name, draft.attributes))
+        check_size(self._engine, len(items), sum(len(item.payload) for item in items))
+        return items
+
+    def _plan(
+        self,
+        type: str | type,
+        attributes: Mapping[str, Any] | None,
+        *,
+        one_shot: bool = False,
+        local: bool = False,
+        require: Conditions | None = None,
+        settle_for: Conditions | None = None,
+        predicate: Predicate | None = None,
+        limit: Limit = Limit.NONE,
+        access: Access = Access.SINGLE,
+        visibility: Visibility = Visibility.PRIVATE,
+        coordinator: str | None = None,
+        key: str | None = None,
+        publishers: Sequence[str] = (),
+        committers: Sequence[str] = (),
+        census_within: float = 2.0,
+        vote_within: float = 5.0,
+        complete_within: float = 60.0,
+        delivery_attempts: int = 8,
+        on_votes_missing: Callable[[int], float] | None = None,
+        within: float = 30.0,
+    ) -> Plan:
+        self._engine.check()
+        name = self._type_name(type)
+        self._application.types.check_advertised(name)
+        for given, kind in ((limit, Limit), (access, Access), (visibility, Visibility)):
+            if not isinstance(given, kind):
+                raise UsageError(f"{given!r}: use one of {', '.join(f'{kind.__name__}.{one.name}' for one in kind)}")
+        if predicate is not None and not callable(predicate):
+            raise UsageError("a predicate is a function of the members' answers")
+        terms = Terms(
+            name, _attributes(attributes), TxType.LOCAL if local else TxType.DISTRIBUTED, access, limit, visibility,
+            require or Conditions(), settle_for, one_shot, census_within, vote_within, complete_within,
+            delivery_attempts, tuple(publishers), tuple(committers),
+        )  # fmt: skip
+        check_terms(terms)
+        where = self._coordinator(coordinator, access)
+        if predicate is not None and where != self.name:
+            raise UsageError("a predicate does not travel to a hosted coordinator: use conditions, or host it yourself")
+        return Plan(terms, where, f"{KEY}{key}" if key else "", predicate, on_votes_missing, within)
+
+    def _coordinator(self, wanted: str | None, access: Access) -> str:
+        if wanted is None:
+            wanted = HOSTED if access is Access.MULTI else SELF
+        if wanted == SELF or wanted == self.name:
+            if access is Access.MULTI and not self._engine.settings.hosts:
+                raise UsageError("several publishers need a coordinator that hosts: coordinator='hosted'")
+            return self.name
+        return wanted
+
+    def _placed(self, plan: Plan) -> Plan:
+        """With a hosting site chosen, if one is wanted. Waits a while for one."""
+        if plan.coordinator != HOSTED:
+            return plan
+        hosts = self._engine.await_hosts(5.0)
+        if not hosts:
+            raise UsageError(
+                "no site offers to host: start one with `txlayer coordinator serve`, or with Site(..., hosts=True)"
+            )
+        return replace(plan, coordinator=choose_host(plan.terms.type, hosts))
+
+    def _beginning(self, type: str | type, attributes: Mapping[str, Any] | None, terms: dict[str, Any]) -> _Beginning:
+        plan = self._plan(type, attributes, **terms)
+        return (lambda: Transacting.begin(self._engine, self._placed(plan))), plan.within
+
+    def _joining(
+        self, type: str | type | None, attributes: Mapping[str, Any] | None, id: TxId | str | None, within: float
+    ) -> Begin:
+        self._engine.check()
+        name = self._type_name(type) if type is not None else ""
+        tx = parse_txid(id) if isinstance(id, str) else id
+        wanted = {str(key): str(value) for key, value in (attributes or {}).items()}
+        if tx is None and not name:
+            raise UsageError("join by id, or by type and attributes")
+
+        def begin() -> tuple[Transacting, Future[Answer]]:
+            if tx is not None:
+                return Transacting.join(self._engine, tx, name)
+            entry = self._engine.find_open(name, wanted, within)
+            if entry is None:
+                raise UsageError(f"no open transaction of type {name!r} with {wanted} within {within} s")
+            return Transacting.join(self._engine, entry.tx, entry.type)
+
+        return begin
+
+    # Asking
+
+    def _ask(self, tx: TxId | str | None, key: str | None, coordinator: str | None, within: float) -> _Question:
+        self._engine.check()
+        if (tx is None) == (key is None):
+            raise UsageError("ask by the transaction's id or by its key")
+        if isinstance(tx, str):
+            tx = parse_txid(tx)
+        name = f"{KEY}{key}" if key is not None else f"{CALL}{secrets.token_hex(8)}"
+        call, answer = self._engine.calls.ask(name, tx)
+        if not answer.done():
+            where = tx.coordinator if tx is not None else coordinator or self.name
+            self._engine.post(AskCall(call.name, where, tx, name if key is not None else "", within))
+        return _Question(self._engine, call, answer)
+
+    def transactions(self) -> list[TransactionView]:
+        """What is open here as coordinator or member: since when, in which state, who blocks."""
+        self._engine.check(new=False)
+        return self._engine.transactions()
+
+    def sites(self) -> list[SiteView]:
+        """Who is present on the bus, as far as is known here."""
+        self._engine.check(new=False)
+        return sorted(self._engine.views.values(), key=lambda view: view.name)
+
+    def subscribed(self, type: str | type) -> list[str]:
+        """Names of the present sites that subscribe to a type, as far as is known here."""
+        self._engine.check(new=False)
+        return self._engine.subscribed(self._type_name(type))
+
+    def follow_anew(self, coordinator: str) -> None:
+        """After a snapshot was loaded: read the chains of a coordinator from now on."""
+        self._engine.check()
+        view = self._engine.views.get(coordinator)
+        if view is None:
+            raise UsageError(f"site {coordinator!r} was never seen on this bus")
+        for kind, scope in ((ChainKind.COMMITS, Scope.FOLLOWER), (ChainKind.CALLS, Scope.LOCAL)):
+            types = tuple(sorted({s.type for s in self._application.subscribers if s.scope is scope}))
+            if types:
+                self._engine.post(FollowCall(coordinator, view.identity.incarnation, kind, types, anew=True))
+
+
+@dataclass(slots=True)
+class _Question:
+    """A question about an outcome on its way."""
+
+    engine: Engine
+    call: Call
+    answer: Future[Answer]
+
+    def note(self, answer: Answer | None) -> Outcome:
+        """Known here; a keyed one is kept for whoever repeats the key. `OutcomeUnknown` if it is not known yet."""
+        if not isinstance(answer, Outcome) or answer.status is Status.PENDING:
+            raise OutcomeUnknown(f"{self.call.tx or self.call.name[2:]}: not known yet, ask again later")
+        if answer.final:
+            self.engine.calls.remove(self.call)
+            kept = not answer.key.startswith(CALL)
+            self.engine.post(LeaveCall(self.call.name) if kept else ConfirmCall(self.call.name))
+        return answer
+
+
+def choose_host(type: str, hosts: Sequence[str]) -> str:
+    """One of the hosting sites, the same for everyone who sees the same ones (highest random weight)."""
+    return max(hosts, key=lambda host: hashlib.sha256(f"{type}\n{host}".encode()).digest())
+
+
+def parse_txid(text: str) -> TxId:
+    """A transaction's id as `str` writes it."""
+    try:
+        coordinator, incarnation, number, nonce = text.rsplit("/", 3)
+        return TxId(coordinator, incarnation, int(number), nonce)
+    except ValueError:
+        raise UsageError(f"{text!r} is no transaction id: coordinator/incarnation/number/nonce") from None
+
+
+def _attributes(given: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((str(name), str(value)) for name, value in (given or {}).items()))
