@@ -40,6 +40,8 @@ class Setting:
     warm_up: float = 1.0
     service: float = 100e-6
     batch: int = 64
+    local: bool = False
+    """Nothing is wanted from elsewhere."""
 
 
 @dataclass(slots=True)
@@ -125,7 +127,7 @@ class GeoWorld:
         ranks = [self._rank(number) for number in range(self.setting.topics)]
         for client in range(self.setting.clients):
             drawn = draw_distinct(likely, self.setting.per_client, self.rng)
-            mine = tuple(sorted(ranks[self._local(client, place)] for place in drawn))
+            mine = tuple(sorted({ranks[self._local(client, place)] for place in drawn}))
             lowest = self.hosts[mine[-1] >> 32]
             self._at_once(lowest.step(Register(f"c{client}/s", 1, mine, ()), 0.0))
 
@@ -141,6 +143,8 @@ class GeoWorld:
         """
         own = self.setting.topics // self.setting.sites
         block, index = divmod(place, own)
+        if self.setting.local:
+            block = 0
         if block:
             index = own - 1 - index
         return (client % self.setting.sites + block) % self.setting.sites * own + index
