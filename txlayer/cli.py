@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from txlayer.commands import coordinator, dead, demo, simulate, sites, tx
+from txlayer.commands import coordinator, dead, demo, recover, simulate, sites, tx
 from txlayer.errors import TxLayerError, UsageError
 from txlayer.sequencing import command as sequencing
 
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args, rest = parser.parse_known_args(arguments)
     args.rest = rest
     command: Command = args.command
-    if rest and command is not simulate.run:
+    if rest and command not in (simulate.run, recover.run):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return command(args, Console())
@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add(commands)
     coordinator.add(commands)
     tx.add(commands)
+    recover.add(commands)
     sites.add(commands)
     dead.add(commands)
     simulate.add(commands)

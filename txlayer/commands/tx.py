@@ -30,7 +30,9 @@ def add(commands: Any) -> None:
         ("resolve", _resolve, "end one that is in doubt, by force"),
     ):
         sub = actions.add_parser(name, help=text)
-        if name != "list":
+        if name == "list":
+            sub.add_argument("--dsn", help="a database of the site: what is prepared there, and the age of its locks")
+        else:
             sub.add_argument("id", help="as shown by `txlayer tx list`")
         if name == "resolve":
             choice = sub.add_mutually_exclusive_group(required=True)
@@ -46,6 +48,10 @@ def add(commands: Any) -> None:
 
 def _on_target(act: Callable[[Target, argparse.Namespace, Console], int]) -> Callable[..., int]:
     def run(args: argparse.Namespace, console: Console) -> int:
+        if getattr(args, "dsn", None) is not None:
+            from txlayer.recover import list_prepared
+
+            return list_prepared(args.dsn, args.site, console)
         if (args.log is None) == (args.bus is None):
             raise UsageError("give --bus for a site that runs, or --log for one that does not")
         if args.log is not None:

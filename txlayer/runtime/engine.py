@@ -44,7 +44,7 @@ from txlayer.runtime.log_url import open_disk, open_register
 from txlayer.runtime.loop import Loop, Probe
 from txlayer.runtime.membership import Application, Memberships
 from txlayer.runtime.operations import Operations, answer_to
-from txlayer.runtime.pool import Pool
+from txlayer.runtime.pool import Job, Pool
 from txlayer.runtime.recovery import Recovery
 from txlayer.runtime.settling import Registrar
 from txlayer.runtime.unit_work import marked_transactions
@@ -102,8 +102,8 @@ class Engine:
         self.settings = settings
         self.application = application
         self.calls = Calls()
-        self.on_votes_missing: dict[str, Callable[[int], float]] = {}
-        self.surfaces: list[Callable[[Surface], None]] = []
+        self.on_votes_missing: dict[str, Callable[[TxId | None], float]] = {}
+        self.surfaces: list[Callable[[Surface], object]] = []
         self.on_types: Callable[[], None] = lambda: None
         self.draining = False
         self.started = False
@@ -146,10 +146,10 @@ class Engine:
             raise
         try:
             self._connect()
+            self._start_loop()
         except BaseException:
             self._take_apart(1.0)
             raise
-        self._start_loop()
 
     def _open_log(self) -> RecordLog:
         disk = open_disk(self.settings.log, self.settings.name)
@@ -324,6 +324,12 @@ class Engine:
         self.loop.post(run)
         return answer.result(timeout)
 
+    def works_on(self, tx: TxId, resource: Resource) -> bool:
+        """On the runtime thread: whether this site is a member of the transaction, with this resource."""
+        role, member = self.participant.subscriber._member(tx), self.members.known.get(tx)
+        joined = isinstance(role, Executor) and role.state in (State.JOINED, State.ACTIVE)
+        return joined and member is not None and any(resource is one for one in member.resources())
+
     def transactions(self) -> list[TransactionView]:
         """What is open here."""
         return self.ask(lambda: inspect(self.participant, self._known_since))
@@ -355,7 +361,7 @@ class Engine:
 
     def hosts(self) -> list[str]:
         """Sites that offer to coordinate for others."""
-        alive = [view for view in self.views.values() if view.standing is Standing.ALIVE]
+        alive = [view for view in list(self.views.values()) if view.standing is Standing.ALIVE]
         return sorted(view.name for view in alive if view.info.get(HOSTS) == "yes")
 
     def await_hosts(self, seconds: float) -> list[str]:
@@ -372,7 +378,7 @@ class Engine:
 
     def subscribed(self, event_type: str) -> list[str]:
         """Sites that are present and subscribe to the type, as far as is known here."""
-        alive = [view for view in self.views.values() if view.standing is Standing.ALIVE]
+        alive = [view for view in list(self.views.values()) if view.standing is Standing.ALIVE]
         return sorted(view.name for view in alive if event_type in _types_of(view))
 
     def open_watch(self) -> Any:
@@ -442,15 +448,33 @@ class Engine:
         elif surface.what == "distributed part aborted" and call is not None:
             call.aborting = surface.what
         for hear in self.surfaces:
-            hear(surface)
+            self._run(partial(hear, surface))
 
     def _on_votes_missing(self, surface: Surface) -> None:
         patience = self.on_votes_missing.get(surface.detail)
-        seconds = patience(0) if patience is not None else 0.0
-        if seconds > 0:
-            self.loop.post(WaitLonger(surface.detail, seconds))
-        else:
+        if patience is None:
             self.loop.post(AbortCall(surface.detail, "votes are missing"))
+        else:
+            self._run(partial(self._ask_patience, patience, surface))
+
+    def _ask_patience(self, patience: Callable[[TxId | None], float], surface: Surface) -> None:
+        seconds = 0.0
+        try:
+            seconds = patience(surface.tx)
+        finally:
+            longer = WaitLonger(surface.detail, seconds)
+            self.loop.post(longer if seconds > 0 else AbortCall(surface.detail, "votes are missing"))
+
+    def _run(self, act: Callable[[], object]) -> None:
+        """Application code that belongs to no transaction here: on a thread for handlers."""
+
+        def run() -> None:
+            try:
+                act()
+            except Exception:
+                _logger.exception("site %s: a callback failed", self.settings.name)
+
+        self.workshop.handlers.submit(Job(run, lambda job: None))
 
     def _on_stopped(self, error: Exception) -> None:
         threading.Thread(target=self._leave, args=(error,), name="txlayer-leave", daemon=True).start()

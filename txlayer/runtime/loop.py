@@ -36,6 +36,7 @@ from txlayer.effects import (
     Received,
     Resolve,
     Role,
+    RoomChanged,
     Send,
     SetTimer,
     Settle,
@@ -144,6 +145,7 @@ class Loop:
         records, self.log.records = self.log.records, {}
         self._admit(self.participant.recover(one for one in records.values() if not isinstance(one, Heuristic)))
         self._step(MarkersFound(self._markers))
+        self._watch_room()
 
     def _run(self) -> None:
         try:
@@ -157,6 +159,8 @@ class Loop:
             self.on_stopped(exc)
 
     def _turn(self) -> None:
+        if self.participant.coordinator.room_low:  # nothing new begins, so no sync may come that would notice
+            self._watch_room()
         self._take_all()
         for key in self._timers.due():
             act = self._acts.pop(key, None)
@@ -265,6 +269,13 @@ class Loop:
         if probe is not None:
             probe("synced", self.log)
         self._perform(self._ahead.synced())
+        self._watch_room()
+
+    def _watch_room(self) -> None:
+        low = self.log.low()
+        if low != self.participant.coordinator.room_low:
+            _logger.warning("the disk of the log is almost full" if low else "the disk of the log has room again")
+            self._step(RoomChanged(low))
 
     def _perform(self, effects: list[Effect]) -> None:
         probe = self._probe

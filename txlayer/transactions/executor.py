@@ -433,12 +433,17 @@ class Executor:
         return [self._doubt_timer()] if self.state is State.REFUSED else []
 
     def on_inspected(self, found: UnitInspected) -> list[Effect]:
-        """What the resource held when the site came back: prepared work may be committed, anything less may not."""
+        """What the resource held when the site came back: prepared work may be committed, anything less may not.
+
+        Work that is committed already, though this site had not heard of a decision, was committed for it by an
+        operator who had.
+        """
         if self.state is not State.PREPARING:
             return []
-        safe = "committed" if self.choice.compensatable or self.delegated else "prepared"
+        at_once = self.choice.compensatable or self.delegated
         self.started = found.state == "prepared"
-        return self.on_prepared(UnitPrepared(self.tx, found.state == safe, "the site restarted"))
+        safe = found.state == "committed" or (self.started and not at_once)
+        return self.on_prepared(UnitPrepared(self.tx, safe, "the site restarted"))
 
     # Messages
 
