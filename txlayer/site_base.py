@@ -56,6 +56,7 @@ H = TypeVar("H")
 Begin = Callable[[], tuple[Transacting, Future[Answer]]]
 _Beginning = tuple[Begin, float]
 SELF, HOSTED = "self", "hosted"
+MOST_LETTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ class SiteBase:
         finishers: Sequence[str] = (),
     ) -> None:
         check_label(name)
+        if len(name) > MOST_LETTERS:
+            raise UsageError(f"site name of {len(name)} letters: at most {MOST_LETTERS}, it becomes part of topics")
         if finishers and register is None:
             raise UsageError("finishers share a register of decisions with this site: register='postgresql://...'")
         self.name = name
