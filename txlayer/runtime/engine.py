@@ -126,6 +126,7 @@ class Engine:
                 raise Closed(f"site {self.settings.name!r} is closed: make a new one")
             if self.started:
                 return
+            self._pid = os.getpid()
             self._open()
             self.started = True
 
