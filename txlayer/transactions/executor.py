@@ -331,6 +331,16 @@ class Executor:
         report = m.Compensated(self.tx, self.me(), parked)
         return [Append(self._key(), record), *effects, Send(self.tx.coordinator, report)]
 
+    def on_forced(self, commit: bool) -> list[Effect]:
+        """An operator decides in place of a coordinator that cannot be asked, or has undone parked work by hand."""
+        if self.state is State.PREPARED and not self.delegated:
+            return self._decided(commit, b"")
+        if self.compensation is None or not self.compensation.parked or commit:
+            return []
+        self.compensation.parked, self.compensation.done = False, True
+        record = MemberDecided(self.tx, self.terms.type, False, self.frames.get("decision", b""), True, undone=True)
+        return [Append(self._key(), record), Send(self.tx.coordinator, m.Compensated(self.tx, self.me()))]
+
     # Doubt
 
     def on_timer(self, name: str) -> list[Effect]:
