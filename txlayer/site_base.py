@@ -32,7 +32,7 @@ from txlayer.messages import (
     TxType,
     Visibility,
 )
-from txlayer.participant import Event, Handler, Subscriber, make_listener, make_subscriber
+from txlayer.participant import Event, Handler, PublisherParticipant, Subscriber, make_listener, make_subscriber
 from txlayer.payloads import JSON, Codec, Payloads
 from txlayer.plain import PlainEvents
 from txlayer.ports import Bus, SiteView
@@ -55,7 +55,10 @@ _logger = logging.getLogger(__name__)
 H = TypeVar("H")
 Begin = Callable[[], tuple[Transacting, Future[Answer]]]
 _Beginning = tuple[Begin, float]
+PUBLISHER = "txlayer.publisher"
+"""The attribute by which a site recognises its own transactions."""
 SELF, HOSTED = "self", "hosted"
+MOST_LETTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,8 @@ class SiteBase:
         finishers: Sequence[str] = (),
     ) -> None:
         check_label(name)
+        if len(name) > MOST_LETTERS:
+            raise UsageError(f"site name of {len(name)} letters: at most {MOST_LETTERS}, it becomes part of topics")
         if finishers and register is None:
             raise UsageError("finishers share a register of decisions with this site: register='postgresql://...'")
         self.name = name
@@ -104,6 +109,7 @@ class SiteBase:
         )  # fmt: skip
         self._engine = Engine(settings, self._application)
         self._plain: PlainEvents | None = None
+        self._enlisted: set[str] = set()
 
     # Subscribers
 
@@ -140,6 +146,16 @@ class SiteBase:
     def subscribe(self, type: str | type, handler: Handler, **options: Any) -> None:
         """The same as `subscriber`, as a call."""
         self.subscriber(type, **options)(handler)
+
+    def enlist(self, type: str | type, resources: Sequence[Resource]) -> None:
+        """Transactions of this type that this site begins work on these resources: `tx[resource]` in the `with` block.
+
+        The site is then a member of them. Call it before the site starts, like `subscriber`: after a restart it tells
+        where the work was done.
+        """
+        own = {PUBLISHER: self.name}
+        self.subscriber(type, where=own, scope=Scope.DISTRIBUTED, resources=resources)(PublisherParticipant())
+        self._enlisted.add(self._type_name(type))
 
     def listener(
         self, type: str | type, *, where: Where | None = None
@@ -253,6 +269,8 @@ class SiteBase:
                 raise UsageError(f"{given!r}: use one of {', '.join(f'{kind.__name__}.{one.name}' for one in kind)}")
         if predicate is not None and not callable(predicate):
             raise UsageError("a predicate is a function of the members' answers")
+        if name in self._enlisted:
+            attributes = {**(attributes or {}), PUBLISHER: self.name}
         terms = Terms(
             name, _attributes(attributes), TxType.LOCAL if local else TxType.DISTRIBUTED, access, limit, visibility,
             require or Conditions(), settle_for, one_shot, census_within, vote_within, complete_within,

@@ -26,6 +26,7 @@ from txlayer.errors import (
 )
 from txlayer.event_types import EventType, declared
 from txlayer.messages import Item, Outcome, Status, Terms, TxId
+from txlayer.resources.port import Resource
 from txlayer.runtime.calls import Answer, Call
 from txlayer.runtime.engine import Engine
 
@@ -173,10 +174,27 @@ class Transacting:
         self.engine.loop.post(look)
         return done
 
+    def work(self, resource: Resource) -> Any:
+        """What a resource of this site offers to work with inside the transaction."""
+        tx = self.call.tx
+        assert tx is not None, "an open transaction has an id"
+        if not resource.has_work(tx) and not self.engine.ask(lambda: self.engine.works_on(tx, resource)):
+            raise UsageError(f"{tx} does not work on this resource: site.enlist({self.type!r}, resources=[...])")
+        return resource.work(tx)
+
+    def drop_work(self) -> None:
+        """It did not commit: what this publisher did and nobody prepared is rolled back."""
+        tx = self.call.tx
+        for resource in self.engine.application.resources():
+            if tx is not None and resource.has_work(tx):
+                resource.roll_back(tx)
+
     def take_note(self, outcome: Outcome) -> None:
         """The caller knows the outcome. Under a key of its own it is kept, so that the key is not used twice."""
         if not outcome.final:
             return
+        if outcome.status is not Status.COMMITTED:
+            self.drop_work()
         kept = self.plan is not None and self.plan.key and outcome.status is Status.COMMITTED
         self.leave() if kept or self.joined else self.release(ConfirmCall(self.call.name))
 
@@ -286,6 +304,12 @@ class Transaction:
             except TimeoutError:
                 raise core.too_crowded(self._within) from None
         core.publish(data, type if type is not None else declared_name(data), attributes)
+
+    def __getitem__(self, resource: Resource) -> Any:
+        """What a resource offers to work with inside the transaction; `Site.enlist` names the resources."""
+        core = self._open()
+        core.check_open("work")
+        return core.work(resource)
 
     def commit(self, within: float | None = None) -> Outcome:
         """Commit; the outcome if it committed, else `TransactionAborted`, `OutcomeUnknown`, ..."""

@@ -27,7 +27,8 @@ from txlayer import (
     named,
     only,
 )
-from txlayer.errors import CensusUnfulfilled, TransactionAborted, UsageError
+from txlayer.errors import CensusUnfulfilled, TransactionAborted, TransactionRefused, UsageError
+from txlayer.logs.memory import MemoryDisk
 from txlayer.resources.memory import MemoryResource
 
 
@@ -244,3 +245,24 @@ def test_a_census_waits_for_members_that_come_late(sites: Sites, notes: Notes) -
     thread.join(DEADLINE)
     assert begun[0].members == 2
     assert notes.of("b") == ["x"]
+
+
+def test_a_site_without_room_for_its_log_takes_on_nothing_new(memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("parcels")
+    disk = MemoryDisk(full=True)
+    member = memory_sites.member("a", type, notes.handler("a"))
+    publisher = memory_sites.start("p", log=disk)
+    memory_sites.know(publisher, type, member)
+    with pytest.raises(TransactionRefused, match="almost full"):
+        publisher.send(type, ["refused"])
+    disk.full = False
+
+    def taken_on() -> bool:
+        try:
+            publisher.send(type, ["there is room again"])
+        except TransactionRefused:
+            return False
+        return True
+
+    eventually(taken_on)
+    assert notes.of("a") == ["there is room again"]

@@ -31,7 +31,7 @@ from txlayer.logs.port import Disk
 from txlayer.logs.record_log import Identity as LogIdentity
 from txlayer.logs.record_log import RecordLog, open_log
 from txlayer.logs.register import Register
-from txlayer.messages import Census, ChainKind, Scope, TxId
+from txlayer.messages import Census, ChainKind, Operate, Scope, TxId
 from txlayer.participant import Subscriber
 from txlayer.ports import Bus, Identity, SiteView, Standing
 from txlayer.records import Intent, LocalIntent, MemberDecided, VotedNo
@@ -39,10 +39,11 @@ from txlayer.resources.group import ResourceGroup
 from txlayer.resources.port import Resource
 from txlayer.runtime import directory
 from txlayer.runtime.calls import Calls
-from txlayer.runtime.inspection import TransactionView, inspect
+from txlayer.runtime.inspection import TransactionView, inspect, inspect_records
 from txlayer.runtime.log_url import open_disk, open_register
 from txlayer.runtime.loop import Loop, Probe
 from txlayer.runtime.membership import Application, Memberships
+from txlayer.runtime.operations import Operations, answer_to
 from txlayer.runtime.pool import Job, Pool
 from txlayer.runtime.recovery import Recovery
 from txlayer.runtime.settling import Registrar
@@ -50,6 +51,7 @@ from txlayer.runtime.unit_work import marked_transactions
 from txlayer.runtime.wires import HOSTS, TYPES, Wires, remembered_head
 from txlayer.runtime.workshop import Workshop
 from txlayer.security import BrokerSeal, Seal
+from txlayer.telemetry import both, open_telemetry
 from txlayer.tokens import Keyring
 from txlayer.transactions.coordinated import UNDECIDED, Phase
 from txlayer.transactions.event_coordinator import Limits
@@ -124,6 +126,7 @@ class Engine:
                 raise Closed(f"site {self.settings.name!r} is closed: make a new one")
             if self.started:
                 return
+            self._pid = os.getpid()
             self._open()
             self.started = True
 
@@ -173,10 +176,13 @@ class Engine:
         )  # fmt: skip
         self.identity = Identity(header.incarnation, header.life)
         self.participant = Participant(seat)
+        self._telemetry = open_telemetry(settings.name)
+        probe = both(settings.probe, self._telemetry)
         self.wires = Wires(self.bus, settings.name)
-        self.loop = Loop(self.wires, settings.seal, self.log, self.participant, self.calls, settings.probe)
+        self.loop = Loop(self.wires, settings.seal, self.log, self.participant, self.calls, probe)
         self.members = Memberships(self.application)
         self.members.recovered(_types_in(self.log))
+        self._since = {view.tx: time.monotonic() - view.seconds for view in inspect_records(self.log)}
         threads = settings.threads
         self.workshop = Workshop(
             self.members,
@@ -185,7 +191,7 @@ class Engine:
             settings.handler_within,
             self.loop.post,
             self.loop.later,
-            settings.probe,
+            probe,
         )
         self.loop.workshop = self.workshop
         if settings.register is not None:
@@ -195,6 +201,8 @@ class Engine:
         self.loop.on_surface = self._on_surface
         self.loop.on_effect = self._on_effect
         self.loop.on_stopped = self._on_stopped
+        self.operations = Operations.of(self.loop)
+        self.loop.on_operate = self._on_operate
         self.application.give_up = self.loop.post
         resources = self.application.resources()
         self.resources = ResourceGroup(resources) if resources else None
@@ -302,7 +310,7 @@ class Engine:
 
     def post(self, event: Input) -> None:
         """Hand an event to the roles."""
-        self.loop.post(event)
+        self.loop.post(event if self._telemetry is None else self._telemetry.call(event))
 
     def ask(self, question: Callable[[], _T], timeout: float = 10.0) -> _T:
         """Run a function on the runtime thread and return what it returns."""
@@ -316,6 +324,12 @@ class Engine:
 
         self.loop.post(run)
         return answer.result(timeout)
+
+    def works_on(self, tx: TxId, resource: Resource) -> bool:
+        """On the runtime thread: whether this site is a member of the transaction, with this resource."""
+        role, member = self.participant.subscriber._member(tx), self.members.known.get(tx)
+        joined = isinstance(role, Executor) and role.state in (State.JOINED, State.ACTIVE)
+        return joined and member is not None and any(resource is one for one in member.resources())
 
     def transactions(self) -> list[TransactionView]:
         """What is open here."""
@@ -473,12 +487,17 @@ class Engine:
         except TxLayerError as exc:
             _logger.warning("site %s could not leave after %s: %s", self.settings.name, error, exc)
 
+    def _on_operate(self, asked: Operate) -> None:
+        if asked.site == self.settings.name:
+            views = inspect(self.participant, self._known_since)
+            self.loop.answer(answer_to(asked, self.settings.name, self.operations, views), asked.reply_to)
+
     def _sweep(self) -> None:
         """What is not needed any more is forgotten; the bus learns how far the log is."""
         desk, subscriber = self.participant.coordinator, self.participant.subscriber
         busy = self.workshop.busy()
         self.members.keep(lambda tx: tx in busy or tx in subscriber.asked or subscriber._member(tx) is not None)
-        for tx in [tx for tx in self._since if tx not in desk.transactions and tx not in self.members.known]:
+        for tx in [tx for tx in self._since if tx not in desk.transactions and subscriber._member(tx) is None]:
             del self._since[tx]
         for tx in [tx for tx in self.open_transactions.announced if tx not in desk.transactions]:
             self.open_transactions.withdraw(tx)

@@ -129,6 +129,10 @@ class Workshop:
         if len(queue) == 1:
             self._start(task)
 
+    def empty(self, task: Task) -> bool:
+        """Whether this runs neither application code nor a resource."""
+        return self._at_once(task, self._member(task))
+
     def idle(self) -> bool:
         """Whether nothing is being done or waits, but for a subscriber."""
         return self._queues.keys() <= self._unserved.keys()
