@@ -1,4 +1,4 @@
-"""Total order: stamps per second of one host in process, and what an event costs a subscriber as its buffer grows.
+"""Total order: stamps per second of one host, end to end over Mosquitto, the published study, cost of subscribers.
 
 A stamp is the whole cycle: a request, its answer, the confirmation and its acknowledgement, with tickets, idempotence
 and changes against the confirmed base. Subscribers are measured per event, waiting included.
@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ordering_end_to_end, ordering_plots, ordering_study
 from txlayer.logs.sqlite import SqliteDisk
 from txlayer.ordering import effects as fx
 from txlayer.ordering.delivery_buffer import DeliveryBuffer
@@ -24,23 +25,37 @@ from txlayer.ordering.timestamp import Stamp
 from txlayer.runtime.host_log import open_host_log
 
 GROUPS = (1, 5, 20, 50, 500)
+PARTS = ("stamps", "end-to-end", "study", "subscriber")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="how long each figure is measured")
     parser.add_argument("--repetitions", type=int, default=3, help="the best of so many runs counts")
+    parser.add_argument("--events", type=int, default=20_000, help="of each run end to end")
+    parser.add_argument("--only", choices=PARTS, action="append", help="a part of it (default: all)")
+    parser.add_argument("--docs", type=Path, metavar="FOLDER", help="write plots and table of the study there")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
 
 
 def run(args: argparse.Namespace) -> int:
+    parts = args.only or PARTS
     result: dict[str, Any] = {
         "benchmark": "ordering",
         "python": platform.python_version(),
         "repetitions": args.repetitions,
-        "stamps_per_second": stamps(args.seconds, args.repetitions),
-        "stamps_per_cpu_second": {str(size): _cpu(args.repetitions, size, args.seconds) for size in GROUPS},
-        "subscriber": {"topics": by_topics(args.repetitions), "buffered": by_buffered(args.repetitions)},
     }
+    if "stamps" in parts:
+        result["stamps_per_second"] = stamps(args.seconds, args.repetitions)
+        result["stamps_per_cpu_second"] = {str(size): _cpu(args.repetitions, size, args.seconds) for size in GROUPS}
+    if "end-to-end" in parts:
+        result["end_to_end"] = ordering_end_to_end.end_to_end(args.events, args.repetitions)
+        result["ratio"] = result["end_to_end"]["ratio"]
+    if "study" in parts:
+        result["study"] = ordering_study.study(lambda text: None if args.json else print(text, flush=True))
+        if args.docs is not None:
+            ordering_plots.write(result["study"], args.docs)
+    if "subscriber" in parts:
+        result["subscriber"] = {"topics": by_topics(args.repetitions), "buffered": by_buffered(args.repetitions)}
     if not args.json:
         _tell(result)
     print(json.dumps(result))
@@ -169,10 +184,13 @@ def _over_buffered(buffered: int, topics: int = 10) -> float:
 
 def _tell(result: dict[str, Any]) -> None:
     print("stamps per second of one host, by group size")
-    for way, figures in result["stamps_per_second"].items():
+    for way, figures in result.get("stamps_per_second", {}).items():
         print(f"  {way:22}" + "".join(f"{size:>6}: {rate:>9,}" for size, rate in figures.items()))
+    print("end to end, against the plain bus")
+    for way, figures in result.get("end_to_end", {}).items():
+        print(f"  {way:22} {figures}")
     print("microseconds per event of a subscriber")
-    for way, figures in result["subscriber"].items():
+    for way, figures in result.get("subscriber", {}).items():
         print(f"  by {way:19}" + "".join(f"{size:>8}: {cost:>6}" for size, cost in figures.items()))
 
 

@@ -11,6 +11,7 @@ import heapq
 import math
 import statistics
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 
 SHAPES = (0.901, 0.349)
@@ -21,7 +22,7 @@ def weights(shape: float, topics: int = TOPICS) -> list[float]:
     """How likely each topic is, the most popular one first."""
     whole = 1 - (topics + 1) ** -shape
     edges = [(1 - n**-shape) / whole for n in range(1, topics + 2)]
-    return [after - before for before, after in zip(edges, edges[1:], strict=False)]
+    return [after - before for before, after in pairwise(edges)]
 
 
 def draw_distinct(likely: list[float], count: int, rng: Random) -> list[int]:

@@ -17,7 +17,7 @@ from benchmarks.ordering_law import draw_distinct, weights
 from txlayer.ordering import effects as fx
 from txlayer.ordering.host import Host
 from txlayer.ordering.host_state import HostConfig
-from txlayer.ordering.messages import AnyMessage, Chained, Event, Fill, Locate, Register, Stamped, encode
+from txlayer.ordering.messages import AnyMessage, Chained, Event, Fill, Locate, Register, Stamped
 from txlayer.ordering.publisher import Publisher, PublisherConfig
 
 NEAR, FAR = (0.010, 0.002), (0.100, 0.010)
@@ -40,6 +40,8 @@ class Setting:
     warm_up: float = 1.0
     service: float = 100e-6
     batch: int = 64
+    local: bool = False
+    """Nothing is wanted from elsewhere."""
 
 
 @dataclass(slots=True)
@@ -49,7 +51,7 @@ class Figures:
     latency_ms: float
     throughput: int
     forwarded: list[float] = field(default_factory=list)
-    """Per host: share of the bytes of stamps that went on to another host, of those that it handled."""
+    """Per host: share of the entries of stamps that went on to another host, of those that it handled."""
 
 
 class GeoWorld:
@@ -125,7 +127,7 @@ class GeoWorld:
         ranks = [self._rank(number) for number in range(self.setting.topics)]
         for client in range(self.setting.clients):
             drawn = draw_distinct(likely, self.setting.per_client, self.rng)
-            mine = tuple(sorted(ranks[self._local(client, place)] for place in drawn))
+            mine = tuple(sorted({ranks[self._local(client, place)] for place in drawn}))
             lowest = self.hosts[mine[-1] >> 32]
             self._at_once(lowest.step(Register(f"c{client}/s", 1, mine, ()), 0.0))
 
@@ -134,9 +136,18 @@ class GeoWorld:
         return self.hosts[int(topic[1 : topic.index(".")])].state.topics[topic].rank
 
     def _local(self, client: int, place: int) -> int:
-        """The topic at this place of the popularity at the client's site: each site begins with its own topics."""
-        site = client % self.setting.sites
-        return (place + site * self.setting.topics // self.setting.sites) % self.setting.topics
+        """The topic at this place of the popularity at the client's site.
+
+        A site's own topics come first; then those of the next sites in turn, the least popular of each first: little
+        is wanted from elsewhere, and that is not what is popular there.
+        """
+        own = self.setting.topics // self.setting.sites
+        block, index = divmod(place, own)
+        if self.setting.local:
+            block = 0
+        if block:
+            index = own - 1 - index
+        return (client % self.setting.sites + block) % self.setting.sites * own + index
 
     def _at_once(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
@@ -199,7 +210,7 @@ class GeoWorld:
         for effect in self.hosts[number].step(message, self.now):  # type: ignore[arg-type]
             if not isinstance(effect, fx.Send):
                 continue
-            self._count_bytes(number, effect.message)
+            self._count_stamp(number, effect.message)
             if effect.to.startswith("h"):
                 to = int(effect.to[1:])
                 self._send(f"h{number}", effect.to, False, self._arrive(to, effect.message))
@@ -211,13 +222,14 @@ class GeoWorld:
         publisher = self.publishers[client]
         return lambda: self._client(client, publisher.step(message, self.now))  # type: ignore[arg-type]
 
-    def _count_bytes(self, host: int, message: AnyMessage) -> None:
+    def _count_stamp(self, host: int, message: AnyMessage) -> None:
+        """Whole stamps, as the study counts them: forwarded, or handed to the publisher."""
         if isinstance(message, Chained) and isinstance(message.body, Fill):
-            size = len(encode(message))
-            self._forwarded[host] += size
-            self._stamps[host] += size
+            self._forwarded[host] += len(message.body.ranks)
+            self._stamps[host] += len(message.body.ranks)
         elif isinstance(message, Stamped):
-            self._stamps[host] += len(encode(message))
+            manager = self.hosts[host].state.topics[message.topic]
+            self._stamps[host] += 0 if manager.needs_up else 1 + len(manager.ranks)
 
     def _send(self, source: str, target: str, near: bool, arrive: Callable[[], None]) -> None:
         mean, deviation = NEAR if near else FAR

@@ -71,19 +71,20 @@ def run(way: Way, url: str, events: int, pause: float) -> tuple[float, list[floa
     subscriber = context.Process(target=_subscribe, args=(way.subscribe, url, topic, events, theirs), daemon=True)
     subscriber.start()
     theirs.close()  # so that the end of the process is the end of the connection
-    _receive(ours, _START_SECONDS, "the subscriber")
+    receive(ours, _START_SECONDS, "the subscriber")
     ours2, theirs2 = context.Pipe()
     publisher = context.Process(target=_publish, args=(way.publish, url, topic, events, pause, theirs2), daemon=True)
     publisher.start()
     theirs2.close()
-    acknowledged = _receive(ours2, _RUN_SECONDS, "the publisher")
-    received, first, delays = _receive(ours, _RUN_SECONDS, "the last event")
+    acknowledged = receive(ours2, _RUN_SECONDS, "the publisher")
+    received, first, delays = receive(ours, _RUN_SECONDS, "the last event")
     publisher.join(_START_SECONDS)
     subscriber.join(_START_SECONDS)
     return max(received, acknowledged) - first, delays
 
 
-def _receive(connection: Connection, timeout: float, what: str) -> Any:
+def receive(connection: Connection, timeout: float, what: str) -> Any:
+    """What another process sends, in time."""
     if not connection.poll(timeout):
         raise RuntimeError(f"{what} did not answer within {timeout} s")
     return connection.recv()

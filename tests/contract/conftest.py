@@ -154,28 +154,39 @@ class OrderedWorld(BusWorld):
         self._below.close()
 
 
-KINDS = ["memory", "mqtt", "kafka", "ordered-memory", "ordered-mqtt", "ordered-kafka"]
+KINDS = ["memory", "mqtt", "kafka"]
+ORDERED_KINDS = [f"ordered-{kind}" for kind in KINDS]
 
 
 @pytest.fixture(params=KINDS)
 def world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
     """A broker shared by the tests of its kind."""
-    kind = request.param.removeprefix("ordered-")
-    world: BusWorld = MemoryWorld() if kind == "memory" else ServerWorld(request.getfixturevalue(f"{kind}_broker"))
-    yield from _closed(world, request.param)
+    yield from open_world(request)
 
 
 @pytest.fixture(params=KINDS)
 def private_world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
     """A broker of this test's own, which it may kill."""
+    yield from open_private_world(request)
+
+
+def open_world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
+    """For fixtures of these and of the ordered kinds."""
+    kind = request.param.removeprefix("ordered-")
+    shared: BusWorld = MemoryWorld() if kind == "memory" else ServerWorld(request.getfixturevalue(f"{kind}_broker"))
+    yield from _closed(shared, request.param)
+
+
+def open_private_world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
+    """For fixtures of these and of the ordered kinds."""
     kind = request.param.removeprefix("ordered-")
     if kind == "memory":
-        world: BusWorld = MemoryWorld()
+        private: BusWorld = MemoryWorld()
     elif kind == "mqtt":
-        world = ServerWorld(request.getfixturevalue("private_mqtt_broker")(persistence=True))
+        private = ServerWorld(request.getfixturevalue("private_mqtt_broker")(persistence=True))
     else:
-        world = ServerWorld(request.getfixturevalue("private_kafka_broker")())
-    yield from _closed(world, request.param)
+        private = ServerWorld(request.getfixturevalue("private_kafka_broker")())
+    yield from _closed(private, request.param)
 
 
 def _closed(world: BusWorld, kind: str) -> Iterator[BusWorld]:

@@ -5,12 +5,25 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from tests.conftest import DEADLINE, eventually
-from tests.contract.conftest import BusWorld
+from tests.contract.conftest import KINDS, ORDERED_KINDS, BusWorld, open_private_world, open_world
 from txlayer import Ack, Delivery, Gap, Identity, Receipt, Retry, Roster, Standing, dead_letters, errors
+
+
+@pytest.fixture(params=[*KINDS, *ORDERED_KINDS])
+def world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
+    """The ordered bus keeps the same contract."""
+    yield from open_world(request)
+
+
+@pytest.fixture(params=[*KINDS, *ORDERED_KINDS])
+def private_world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
+    """Likewise."""
+    yield from open_private_world(request)
 
 
 class Inbox(list[Delivery]):

@@ -1,0 +1,103 @@
+"""The published study again (TNO 5, figures 7 to 14), in virtual time, and against one sequencer for everything.
+
+For the published sequencing groups (topics that share two subscriptions) and for ours (one; docs/ordering.md says why).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
+from random import Random
+from typing import Any
+
+from benchmarks.ordering_law import SHAPES, stamp_sizes
+from benchmarks.ordering_world import Figures, GeoWorld, Setting
+from txlayer.simulation.ordering import mutants
+
+GROUPS = ("published", "ours")
+RATES = (1000, 2500, 5000, 10_000)
+PER_CLIENT = (1, 5, 10, 20)
+TOPICS_PER_CLIENT = (1, 10, 50, 200)
+SAMPLED_CLIENTS = 10_000
+HOSTS = (1, 2, 5)
+TOPICS = (10, 100, 1000)
+_SHORT = {"seconds": 0.3, "warm_up": 0.5}
+_SLOW_HOST, _OVERLOAD = 400e-6, 8000
+
+PUBLISHED: dict[str, Any] = {
+    "7": {"0.901": {"100k": 17}, "0.349": {"100k": 46}},
+    "9": "small for 0.901, higher for 0.349",
+    "10": {"0.901": {"5000": "more than 4000, the peak"}, "0.349": {"5000": "the peak"}},
+    "11": "servers 1 and 2: none, server 3: negligible, servers 4 and 5 forward",
+    "12": "considerably higher than in 11, except for server 1",
+    "13": "does not grow with the subscriptions for 0.901, does for 0.349",
+}
+"""What the text of the study says of its figures."""
+
+
+def study(tell: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    """All figures."""
+    return {
+        "published": PUBLISHED,
+        "sampling": f"{SAMPLED_CLIENTS} clients, one draw of distinct topics per client, mean over all 1000 topics",
+        "stamp_size": _sizes(tell),
+        "rate": _geo("rate", RATES, tell),
+        "subscriptions": _geo("per_client", PER_CLIENT, tell),
+        "one_sequencer": _against_one(tell),
+        "links_ms": {"near": [10, 2], "far": [100, 10]},
+        "service_us": round(Setting(0.9, 1).service * 1e6),
+    }
+
+
+def _sizes(tell: Callable[[str], None]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for shape in SHAPES:
+        points = result[str(shape)] = {}
+        for per_client in TOPICS_PER_CLIENT:
+            published, ours = stamp_sizes(shape, per_client, SAMPLED_CLIENTS, Random(f"{shape}/{per_client}"))
+            points[f"{per_client * SAMPLED_CLIENTS // 1000}k"] = {"published": asdict(published), "ours": asdict(ours)}
+            tell(f"stamp size, shape {shape}, {per_client} topics per client: {published.mean} and {ours.mean}")
+    return result
+
+
+def _geo(what: str, values: tuple[int, ...], tell: Callable[[str], None]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for shape in SHAPES:
+        for groups in GROUPS:
+            points = result.setdefault(str(shape), {})[groups] = {}
+            for value in values:
+                setting = replace(Setting(shape, 5000, **_SHORT), **{what: value})  # type: ignore[arg-type]
+                points[str(value)] = asdict(_run(setting, groups))
+                tell(f"{what} {value}, shape {shape}, {groups} groups: {points[str(value)]}")
+    return result
+
+
+def _against_one(tell: Callable[[str], None]) -> dict[str, Any]:
+    """Throughput and latency under more than the hosts can take: everything through one, and the chain."""
+    result: dict[str, Any] = {"service_us": round(_SLOW_HOST * 1e6), "offered": _OVERLOAD, "hosts": {}, "topics": {}}
+    setting = Setting(0.901, _OVERLOAD, service=_SLOW_HOST, **_SHORT)  # type: ignore[arg-type]
+    for name, base, groups in (
+        ("ours", setting, "ours"),
+        ("published", setting, "published"),
+        ("ours, all local", replace(setting, local=True), "ours"),
+    ):
+        points = result["hosts"][name] = {}
+        for hosts in HOSTS:
+            points[str(hosts)] = asdict(_run(replace(base, hosts=hosts), groups))
+            tell(f"{name}, {hosts} hosts: {points[str(hosts)]}")
+    for topics in TOPICS:
+        per_client = min(10, topics)
+        for hosts in (1, 5):
+            found = _run(replace(setting, hosts=hosts, topics=topics, per_client=per_client), "ours")
+            result["topics"].setdefault(str(topics), {})[str(hosts)] = asdict(found)
+            tell(f"{topics} topics, {hosts} hosts: {found}")
+    return result
+
+
+def _run(setting: Setting, groups: str) -> Figures:
+    two: AbstractContextManager[None] = (
+        mutants.planted(mutants.MUTANTS["groups from two subscriptions"]) if groups == "published" else nullcontext()
+    )
+    with two:
+        return GeoWorld(setting).run()

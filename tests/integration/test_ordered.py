@@ -1,0 +1,398 @@
+"""The ordered bus at its edges: hosts that are down, sockets, modes, what the bus below loses, what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import DEADLINE, eventually
+from tests.integration.ordered_load import start_host
+from txlayer import Ack, Bus, Delivery, Gap, connect, errors, ordered
+from txlayer.adapters.memory_broker import broker as memory_broker
+from txlayer.logs.memory import MemoryDisk
+from txlayer.logs.sqlite import SqliteDisk
+from txlayer.ordering.host_state import HostConfig
+from txlayer.sequencing import claims
+from txlayer.sequencing.bus_exchange import BusExchange
+from txlayer.sequencing.sequencer import Sequencer
+from txlayer.sequencing.tcp_server import HostExchange
+from txlayer.testing.server import Server
+
+CHAIN = "edges"
+
+
+class Inbox(list[Delivery]):
+    """A handler that keeps what it gets."""
+
+    def __call__(self, delivery: Delivery) -> None:
+        self.append(delivery)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [delivery.payload for delivery in self]
+
+    def wait(self, count: int) -> None:
+        eventually(lambda: len(self) >= count, f"{count} events, {len(self)} came")
+
+
+class Edges:
+    """A memory bus with hosts and ordered buses on it, all closed in the end."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._closing: list[Callable[[], object]] = []
+
+    def connect(self, url: str | None = None) -> Bus:
+        bus = connect(url or self.url)
+        self._closing.append(bus.close)
+        return bus
+
+    def ordered(self, sequencer: str | None = None, **options: Any) -> Bus:
+        bus = ordered(self.url, sequencer or f"{self.url}/{CHAIN}", **{"deadline": DEADLINE, **options})
+        self._closing.append(bus.close)
+        return bus
+
+    def host(self, name: str = "a", rank: int = 0, disk: Any = None, patterns: tuple[str, ...] = ("*",)) -> Sequencer:
+        bus = self.connect()
+        exchange = BusExchange(bus, CHAIN)
+        host = Sequencer(
+            bus, exchange, disk or MemoryDisk(), name=name, rank=rank, patterns=patterns, chain=CHAIN,
+            config=HostConfig(durable_tickets=True),
+        )  # fmt: skip
+        self._closing.append(host.close)
+        return host
+
+    def close(self) -> None:
+        for close in reversed(self._closing):
+            close()
+
+
+_count = iter(range(1_000_000))
+
+
+@pytest.fixture
+def edges() -> Iterator[Edges]:
+    edges = Edges(f"memory://edges-{next(_count)}")
+    yield edges
+    edges.close()
+
+
+def test_a_host_that_is_down_fails_the_publisher_at_its_deadline_and_order_goes_on_when_it_is_back(
+    mqtt_broker: Server, tmp_path: Path
+) -> None:
+    url, chain, inboxes = mqtt_broker.url, f"down-{tmp_path.name}", [Inbox(), Inbox()]
+    host = start_host(tmp_path, url, chain, "a")
+    way = f"{url}/{chain}"
+    with ordered(url, way, deadline=1.0) as bus, ordered(url, way, deadline=DEADLINE) as other:
+        for inbox in inboxes:
+            other.subscribe(["a-1", "a-2"], inbox)
+        bus.publish("a-1", b"1").wait(DEADLINE)
+        with host:
+            host.kill()
+        with pytest.raises(errors.PublishFailed, match="no answer from host a"):
+            bus.publish("a-1", b"lost").wait(DEADLINE)
+        plain = Inbox()
+        with connect(url) as below:
+            below.subscribe("a-1", plain)
+            below.publish("a-1", b"plain").wait(DEADLINE)
+            plain.wait(1)
+        host = start_host(tmp_path, url, chain, "a")
+        with host:
+            for number in range(20):
+                other.publish(f"a-{1 + number % 2}", b"%d" % number).wait(DEADLINE)
+            for inbox in inboxes:
+                eventually(lambda inbox=inbox: b"19" in inbox.payloads)
+            host.kill()
+    for inbox in inboxes:
+        in_order = [delivery.payload for delivery in inbox if not delivery.out_of_order]
+        assert in_order == [b"1", *(b"%d" % number for number in range(20))]
+        assert [delivery.payload for delivery in inbox if delivery.out_of_order] == [b"plain"]
+
+
+def test_clients_and_hosts_over_sockets_find_each_other_again_after_a_kill(mqtt_broker: Server, tmp_path: Path) -> None:
+    url, chain = mqtt_broker.url, f"tcp-{tmp_path.name}"
+    hosts = {name: start_host(tmp_path, url, chain, name, "--listen", "tcp://127.0.0.1:0") for name in "ab"}
+    found: dict[str, str] = {}
+    with connect(url) as bus:
+        claims.watch(bus, chain, lambda claim: found.__setitem__(claim.name, claim.address)).close()
+    assert found.keys() == {"a", "b"}
+    inboxes = [Inbox(), Inbox()]
+    with ordered(url, found["a"], deadline=DEADLINE) as one, ordered(url, found["b"], deadline=DEADLINE) as other:
+        one.subscribe(["a-1", "b-1"], inboxes[0])
+        other.subscribe(["b-1", "a-1"], inboxes[1])
+        threads = [threading.Thread(target=_publish, args=(bus, who)) for who, bus in ((b"x", one), (b"y", other))]
+        for thread in threads:
+            thread.start()
+        with hosts.pop("b") as killed:
+            killed.kill()
+        hosts["b"] = start_host(tmp_path, url, chain, "b", "--listen", found["b"])
+        for thread in threads:
+            thread.join(2 * DEADLINE)
+        for inbox in inboxes:
+            inbox.wait(200)
+    assert inboxes[0].payloads == inboxes[1].payloads
+    for process in hosts.values():
+        with process:
+            process.kill()
+
+
+def _publish(bus: Bus, who: bytes) -> None:
+    receipts = [bus.publish("ab"[number % 2] + "-1", b"%s%d" % (who, number)) for number in range(100)]
+    for receipt in receipts:
+        receipt.wait(DEADLINE)
+
+
+def test_an_embedded_sequencer_goes_on_from_its_log(edges: Edges, tmp_path: Path) -> None:
+    log = f"sqlite:///{tmp_path}/seq.db"
+    for life in range(3):
+        inbox = Inbox()
+        with ordered(edges.url, "embedded", log=log, deadline=DEADLINE) as bus, ordered(edges.url) as other:
+            other.subscribe(["x", "y"], inbox)
+            for number in range(10):
+                bus.publish("xy"[number % 2], b"%d" % number).wait(DEADLINE)
+            inbox.wait(10)
+            assert [delivery.payload for delivery in inbox] == [b"%d" % number for number in range(10)]
+            places = [delivery.place for delivery in inbox if delivery.topic == "x"]
+            assert places == sorted(set(places))
+            assert life == 0 or (places[0] or 0) > 5, "numbers are not given twice"
+
+
+def test_publishers_and_subscribers_of_the_plain_bus_go_on_as_before(edges: Edges) -> None:
+    edges.host()
+    plain, below, above = edges.connect(), Inbox(), Inbox()
+    bus = edges.ordered()
+    plain.subscribe("t", below)
+    bus.subscribe("t", above)
+    bus.publish("t", b"ordered", headers={"h": "1"}, key=b"k", type="kind").wait(DEADLINE)
+    plain.publish("t", b"plain").wait(DEADLINE)
+    below.wait(2)
+    above.wait(2)
+    assert below.payloads == [b"ordered", b"plain"]
+    assert below[0].headers["h"] == "1"
+    assert below[0].key == b"k"
+    assert [(one.payload, one.out_of_order) for one in above] == [(b"ordered", False), (b"plain", True)]
+    assert above[0].headers == {"h": "1"}
+    assert above[0].metadata is not None
+    assert above[0].metadata.type == "kind"
+
+
+def test_what_the_bus_below_loses_is_sent_again(edges: Edges) -> None:
+    edges.host()
+    bus, inbox, gaps = edges.ordered(), Inbox(), []
+    bus.subscribe(["t", "u"], inbox, on_gap=gaps.append)
+    lost: list[str] = []
+
+    def lose(record: Any) -> bool:
+        if record.topic == "t" and len(lost) < 2:
+            lost.append(record.topic)
+            return True
+        return False
+
+    _lose(edges, lose)
+    for number in range(6):
+        bus.publish("tu"[number % 2], b"%d" % number).wait(DEADLINE)
+    inbox.wait(6)
+    assert inbox.payloads == [b"%d" % number for number in range(6)]
+    assert (len(lost), gaps) == (2, [])
+
+
+def _lose(edges: Edges, lose: Callable[[Any], bool]) -> None:
+    """Let the memory broker acknowledge events that it then does not deliver."""
+    broker = memory_broker(edges.url.removeprefix("memory://"))
+    deliver = broker.publish
+    broker.publish = lambda record: True if lose(record) else deliver(record)  # type: ignore[method-assign]
+
+
+def test_what_nobody_has_any_more_is_reported_as_a_gap(edges: Edges) -> None:
+    edges.host()
+    reader, inbox, gaps = edges.ordered(), Inbox(), []
+    reader.subscribe("t", inbox, on_gap=gaps.append)
+    _lose(edges, lambda record: record.payload == b"lost")
+    writer = ordered(edges.url, f"{edges.url}/{CHAIN}", deadline=DEADLINE)
+    writer.publish("t", b"lost").wait(DEADLINE)
+    writer.close()  # whoever could send it again is gone
+    edges.ordered().publish("t", b"kept").wait(DEADLINE)
+    inbox.wait(1)
+    assert inbox.payloads == [b"kept"]
+    assert gaps == [Gap("t", "", 1, 1)]
+
+
+def test_late_events_of_the_unreliable_mode_are_flagged(edges: Edges) -> None:
+    edges.host()
+    bus, inbox = edges.ordered(mode="unreliable", time_to_live=0.2), Inbox()
+    bus.subscribe("t", inbox)
+    broker = memory_broker(edges.url.removeprefix("memory://"))
+    deliver, held = broker.publish, []
+
+    def hold_first(record: Any) -> bool:
+        if record.payload == b"late":
+            held.append(record)
+            return True
+        return deliver(record)
+
+    broker.publish = hold_first  # type: ignore[method-assign]
+    for payload in (b"first", b"late", b"next"):
+        bus.publish("t", payload).wait(DEADLINE)
+    inbox.wait(2)
+    deliver(held[0])
+    inbox.wait(3)
+    assert [(one.payload, one.out_of_order) for one in inbox] == [(b"first", False), (b"next", False), (b"late", True)]
+    with pytest.raises(errors.UsageError, match="no durable"):
+        bus.subscribe("t", Inbox(), durable="name")
+
+
+@pytest.mark.parametrize("mode", ["causal", "per-topic"])
+def test_the_other_modes_deliver_everything_in_their_order(edges: Edges, mode: str) -> None:
+    edges.host()
+    bus, inbox = edges.ordered(mode=mode), Inbox()
+    bus.subscribe(["t", "u"], inbox)
+    for number in range(50):
+        bus.publish("tu"[number % 2], b"%02d" % number)
+    inbox.wait(50)
+    for topic in "tu":
+        of_topic = [one.payload for one in inbox if one.topic == topic]
+        assert of_topic == sorted(of_topic)
+    if mode == "causal":
+        assert inbox.payloads == sorted(inbox.payloads)
+
+
+def test_a_durable_subscription_gets_on_over_a_broker_with_a_small_window(
+    private_mqtt_broker: Callable[..., Server],
+) -> None:
+    """The event that all others wait for is behind the window: what waits is kept beside the cursor."""
+    broker = private_mqtt_broker(max_inflight_messages=5)
+    with connect(broker.url) as below:
+        host = Sequencer(below, BusExchange(below, CHAIN), MemoryDisk(), name="a", rank=0, patterns=["*"], chain=CHAIN)
+        with ordered(broker.url, f"{broker.url}/{CHAIN}", deadline=DEADLINE) as bus:
+            inbox, sent = Inbox(), connect(broker.url)
+            bus.subscribe(["t", "u"], inbox, durable="small-window")
+            _publish_backwards(bus, sent, 30)
+            inbox.wait(30)
+            assert inbox.payloads == [b"%d" % number for number in range(30)]
+            sent.close()
+        host.close()
+
+
+def _publish_backwards(bus: Bus, sent: Bus, count: int) -> None:
+    """Hold the events back below the ordered bus, and publish the last one first."""
+    held: list[tuple[str, bytes, dict[str, str]]] = []
+    inner = bus._bus  # type: ignore[attr-defined]
+    publish = inner.publish
+
+    def hold(topic: str, payload: bytes, **beside: Any) -> Any:
+        if topic in "tu":
+            held.append((topic, payload, beside["headers"]))
+            return sent.publish("elsewhere", b"")
+        return publish(topic, payload, **beside)
+
+    inner.publish = hold
+    for number in range(count):
+        bus.publish("tu"[number % 2], b"%d" % number).wait(DEADLINE)
+    inner.publish = publish
+    for topic, payload, headers in reversed(held):
+        sent.publish(topic, payload, headers=headers).wait(DEADLINE)
+
+
+def test_a_topic_that_no_host_claims_is_refused(edges: Edges) -> None:
+    edges.host(patterns=("orders*",))
+    bus = edges.ordered(deadline=1.0)
+    with pytest.raises(errors.PublishFailed, match="a host that claims the topic"):
+        bus.publish("prices", b"").wait(DEADLINE)
+    with pytest.raises(errors.SubscribeFailed, match="prices"):
+        bus.subscribe("prices", Inbox())
+    bus.publish("orders.1", b"").wait(DEADLINE)
+
+
+def test_an_older_host_is_fenced_by_a_newer_epoch_and_says_so(edges: Edges, tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    old = edges.host(disk=disk)
+    new = edges.host(disk=disk)  # the same log: a copy that was started while the first was thought dead
+    assert new.epoch == old.epoch + 1
+    eventually(lambda: old.ended.is_set())
+    assert isinstance(old.error, errors.NameTaken)
+    assert "fenced by a, epoch 2" in str(old.error)
+    inbox, bus = Inbox(), edges.ordered()
+    bus.subscribe("t", inbox)
+    bus.publish("t", b"x").wait(DEADLINE)
+    inbox.wait(1)
+
+
+def test_a_log_of_another_host_and_another_log_for_a_rank_are_refused(edges: Edges, tmp_path: Path) -> None:
+    disk = SqliteDisk(tmp_path / "a.db")
+    edges.host(disk=disk).close()
+    with pytest.raises(errors.LogForeign, match="this is the log of host a, rank 0"):
+        edges.host(name="b", rank=1, disk=SqliteDisk(tmp_path / "a.db"))
+    with pytest.raises(errors.LogForeign, match="txlayer sequencer retire --rank 0"):
+        edges.host(disk=SqliteDisk(tmp_path / "new.db"))
+
+
+def test_stamps_that_are_malformed_or_of_an_unknown_host_are_dropped(edges: Edges) -> None:
+    edges.host()
+    bus, below, inbox = edges.ordered(), edges.connect(), Inbox()
+    bus.subscribe("t", inbox)
+    place = json.dumps(["forger/p", 1]).encode()
+    for header in ("no base64", "", place.decode()):
+        below.publish("t", b"forged", headers={"txo": header}).wait(DEADLINE)
+    bus.publish("t", b"real").wait(DEADLINE)
+    inbox.wait(1)
+    assert inbox.payloads == [b"real"]
+
+
+def test_packets_that_cannot_be_read_do_not_stop_a_host(edges: Edges) -> None:
+    edges.host()
+    below, bus, inbox = edges.connect(), edges.ordered(), Inbox()
+    topic = BusExchange(below, CHAIN).topic_of("a")
+    for packet in (b"", b"\xc1", b"[1]", b"\x91\x92\xa1a\x91\xa5Event"):
+        below.publish(topic, packet).wait(DEADLINE)
+    bus.subscribe("t", inbox)
+    bus.publish("t", b"x").wait(DEADLINE)
+    inbox.wait(1)
+
+
+def test_wrong_calls_say_what_to_change(edges: Edges) -> None:
+    with pytest.raises(errors.UsageError, match="known: total, causal, per-topic, unreliable"):
+        ordered(edges.url, mode="some")
+    with pytest.raises(errors.UsageError, match="embedded"):
+        ordered(edges.url, log="sqlite:///x.db")
+    with pytest.raises(errors.UsageError, match="tcp://host:port"):
+        ordered(edges.url, "tcp://nowhere")
+    with pytest.raises(errors.UsageError, match=r"sqlite:///file\.db"):
+        ordered(edges.url, "embedded", log="/tmp/x")
+    with pytest.raises(errors.UsageError, match="tcp://host:port"):
+        HostExchange("tcp://127.0.0.1:http", BusExchange(edges.connect(), CHAIN))
+    bus = edges.ordered()
+    own = bus.topic("txlayer", "v1", "in", "site")
+    with pytest.raises(errors.UsageError, match="apart"):
+        bus.subscribe([own, "t"], Inbox())
+    with pytest.raises(errors.TopicForbidden, match="wildcards"):
+        bus.publish("a/#", b"")
+
+
+def test_control_topics_of_the_layer_pass_beside_the_order(edges: Edges) -> None:
+    """No host is there: what does not need one works."""
+    bus, inbox = edges.ordered(), Inbox()
+    own = bus.topic("txlayer", "v1", "in", "site")
+    bus.subscribe(own, inbox, ack=Ack.MANUAL)
+    bus.publish(own, b"control").wait(DEADLINE)
+    inbox.wait(1)
+    bus.announce("kind/name", b"value").wait(DEADLINE)
+    assert bus.watch("kind").snapshot() == {"kind/name": b"value"}
+
+
+def test_the_command_says_what_is_wrong(mqtt_broker: Server, tmp_path: Path) -> None:
+    command = ["sequencer", "serve", "--name", "a", "--rank", "-1", "--log", f"sqlite:///{tmp_path}/a.db"]
+    done = _cli(*command, "--bus", mqtt_broker.url)
+    assert done.returncode == 2
+    assert "--rank -1" in done.stderr
+
+
+def _cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "txlayer.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE, check=False)
