@@ -17,7 +17,8 @@ from txlayer.ordering.host import Host
 from txlayer.ordering.host_state import HostConfig
 from txlayer.ordering.messages import AnyMessage, Chained, Event, Void, decode, encode
 from txlayer.ordering.publisher import Publisher, PublisherConfig
-from txlayer.ordering.subscriber import Cursor, Mode, Subscriber, SubscriberConfig
+from txlayer.ordering.subscriber import Subscriber
+from txlayer.ordering.subscriber_config import Cursor, Mode, SubscriberConfig
 from txlayer.simulation.clock import Clock
 from txlayer.simulation.ordering import checkers, forgery
 from txlayer.simulation.ordering.bus import Bus
