@@ -17,7 +17,8 @@ from benchmarks.transactions_floor import START_SECONDS, Requests
 def prepare(url: str, topic: str) -> None:
     """One topic each way, one partition each."""
     topics = [NewTopic(f"{topic}-requests", 1), NewTopic(f"{topic}-replies", 1)]
-    for created in AdminClient({"bootstrap.servers": bootstrap(url)}).create_topics(topics).values():
+    admin = AdminClient({"bootstrap.servers": bootstrap(url)})
+    for created in admin.create_topics(topics).values():
         created.result(START_SECONDS)
 
 

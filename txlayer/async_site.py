@@ -57,9 +57,12 @@ class AsyncTransaction:
     async def publish(self, data: Any, type: str | None = None, attributes: Mapping[str, Any] | None = None) -> None:
         """Publish an event, of the transaction's type or any other."""
         core = self._open()
-        core.publish(data, type if type is not None else declared_name(data), attributes)
         if core.crowded():
-            await asyncio.wrap_future(core.accepted())
+            try:
+                await asyncio.wait_for(asyncio.wrap_future(core.accepted()), self._within)
+            except TimeoutError:
+                raise core.too_crowded(self._within) from None
+        core.publish(data, type if type is not None else declared_name(data), attributes)
 
     async def commit(self, within: float | None = None) -> Outcome:
         """Commit; the outcome if it committed, else `TransactionAborted`, `OutcomeUnknown`, ..."""

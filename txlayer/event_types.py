@@ -114,4 +114,4 @@ class EventTypes:
 
     def descendants(self, name: str) -> tuple[str, ...]:
         """The type and all types below it that are known."""
-        return (name, *sorted(other for other in self.parents if other != name and name in self.ancestors(other)))
+        return (name, *sorted(other for other in list(self.parents) if other != name and name in self.ancestors(other)))

@@ -532,6 +532,25 @@ class Mark(Message, frozen=True):
     standing: Standing
 
 
+class Operate(Message, frozen=True):
+    """Operator to a site: tell what is open (`list`), or end one in doubt by force (`commit`, `abort`)."""
+
+    site: str
+    reply_to: str
+    id: str
+    action: str
+    tx: TxId | None = None
+
+
+class Operated(Message, frozen=True):
+    """The site's answer: what is open afterwards, or why it was not done."""
+
+    site: str
+    id: str
+    views: bytes = b""
+    refused: str = ""
+
+
 AnyMessage: TypeAlias = (
     Create
     | Hello
@@ -573,4 +592,6 @@ AnyMessage: TypeAlias = (
     | Stale
     | AskMark
     | Mark
+    | Operate
+    | Operated
 )

@@ -105,6 +105,13 @@ class FunctionParticipant(Participant):
         return self.compensate(tx, event)
 
 
+class PublisherParticipant(Participant):
+    """A publisher that works on resources of its own inside its transaction: a member without handlers."""
+
+    def on_event(self, tx: MemberTransaction, event: Event) -> Any:
+        return None
+
+
 class ListenerParticipant(Participant):
     """A function `(event)`: every event of the type, plain or not, outside any transaction."""
 

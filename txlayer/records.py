@@ -167,6 +167,17 @@ class PeerMark(Record, frozen=True):
     standing: Standing
 
 
+class Heuristic(Record, frozen=True):
+    """An operator has ended a transaction here, in place of those who should have. It is kept for the records."""
+
+    tx: TxId
+    type: str
+    part: str
+    commit: bool
+    time: float
+    """By the wall clock."""
+
+
 AnyRecord: TypeAlias = (
     NumbersReserved
     | Decided
@@ -182,6 +193,7 @@ AnyRecord: TypeAlias = (
     | LocalIntent
     | Cursor
     | PeerMark
+    | Heuristic
 )
 
 

@@ -132,6 +132,8 @@ def speaks_for(message: m.AnyMessage) -> str | None:
         return message.finisher
     if isinstance(message, m.Outcome | m.Refused):
         return message.coordinator or (message.tx.coordinator if message.tx is not None else "")
+    if isinstance(message, m.Operate | m.Operated):
+        return message.site  # an operator speaks with the key of the site that he operates
     if isinstance(message, m.Join):
         return message.identity or None
     if isinstance(message, m.Vote) and message.join is not None:

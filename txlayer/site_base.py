@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -10,16 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from txlayer.adapters.base import check_label
-from txlayer.effects import AskCall, ConfirmCall, FollowCall, LeaveCall, Predicate
+from txlayer.effects import AskCall, ConfirmCall, FollowCall, LeaveCall, Predicate, Surface
 from txlayer.errors import OutcomeUnknown, UsageError
 from txlayer.event_types import EventTypes, check_type_name, declared
 from txlayer.filters import Where
 from txlayer.logs.port import Disk
+from txlayer.logs.register import Register
 from txlayer.messages import (
     Access,
     ChainKind,
     Conditions,
     Item,
+    Join,
     Limit,
     Outcome,
     Scope,
@@ -29,7 +32,7 @@ from txlayer.messages import (
     TxType,
     Visibility,
 )
-from txlayer.participant import Event, Handler, Subscriber, make_listener, make_subscriber
+from txlayer.participant import Event, Handler, PublisherParticipant, Subscriber, make_listener, make_subscriber
 from txlayer.payloads import JSON, Codec, Payloads
 from txlayer.plain import PlainEvents
 from txlayer.ports import Bus, SiteView
@@ -48,9 +51,12 @@ from txlayer.transactions.constraints import check_terms
 from txlayer.transactions.event_coordinator import Limits
 from txlayer.transactions.seat import Bounds, Patience
 
+_logger = logging.getLogger(__name__)
 H = TypeVar("H")
 Begin = Callable[[], tuple[Transacting, Future[Answer]]]
 _Beginning = tuple[Begin, float]
+PUBLISHER = "txlayer.publisher"
+"""The attribute by which a site recognises its own transactions."""
 SELF, HOSTED = "self", "hosted"
 
 
@@ -84,18 +90,23 @@ class SiteBase:
         threads: Threads | None = None,
         handler_within: float = 30.0,
         probe: Probe | None = None,
+        register: str | Register | None = None,
+        finishers: Sequence[str] = (),
     ) -> None:
         check_label(name)
+        if finishers and register is None:
+            raise UsageError("finishers share a register of decisions with this site: register='postgresql://...'")
         self.name = name
         self._application = Application(Payloads.of(codec, codecs), EventTypes(strict))
         for cls in types:
             self._application.types.declare(declared(cls))
         settings = Settings(
             name, bus, log, make_seal(security, name), hosts, patience or Patience(), bounds or Bounds(),
-            limits or Limits(), threads or Threads(), handler_within, probe,
+            limits or Limits(), threads or Threads(), handler_within, probe, register, tuple(finishers),
         )  # fmt: skip
         self._engine = Engine(settings, self._application)
         self._plain: PlainEvents | None = None
+        self._enlisted: set[str] = set()
 
     # Subscribers
 
@@ -132,6 +143,16 @@ class SiteBase:
     def subscribe(self, type: str | type, handler: Handler, **options: Any) -> None:
         """The same as `subscriber`, as a call."""
         self.subscriber(type, **options)(handler)
+
+    def enlist(self, type: str | type, resources: Sequence[Resource]) -> None:
+        """Transactions of this type that this site begins work on these resources: `tx[resource]` in the `with` block.
+
+        The site is then a member of them. Call it before the site starts, like `subscriber`: after a restart it tells
+        where the work was done.
+        """
+        own = {PUBLISHER: self.name}
+        self.subscriber(type, where=own, scope=Scope.DISTRIBUTED, resources=resources)(PublisherParticipant())
+        self._enlisted.add(self._type_name(type))
 
     def listener(
         self, type: str | type, *, where: Where | None = None
@@ -234,7 +255,7 @@ class SiteBase:
         vote_within: float = 5.0,
         complete_within: float = 60.0,
         delivery_attempts: int = 8,
-        on_votes_missing: Callable[[int], float] | None = None,
+        on_votes_missing: Callable[[TxId | None], float] | None = None,
         within: float = 30.0,
     ) -> Plan:
         self._engine.check()
@@ -245,6 +266,8 @@ class SiteBase:
                 raise UsageError(f"{given!r}: use one of {', '.join(f'{kind.__name__}.{one.name}' for one in kind)}")
         if predicate is not None and not callable(predicate):
             raise UsageError("a predicate is a function of the members' answers")
+        if name in self._enlisted:
+            attributes = {**(attributes or {}), PUBLISHER: self.name}
         terms = Terms(
             name, _attributes(attributes), TxType.LOCAL if local else TxType.DISTRIBUTED, access, limit, visibility,
             require or Conditions(), settle_for, one_shot, census_within, vote_within, complete_within,
@@ -254,7 +277,8 @@ class SiteBase:
         where = self._coordinator(coordinator, access)
         if predicate is not None and where != self.name:
             raise UsageError("a predicate does not travel to a hosted coordinator: use conditions, or host it yourself")
-        return Plan(terms, where, f"{KEY}{key}" if key else "", predicate, on_votes_missing, within)
+        asked = _harmless(predicate) if predicate is not None else None
+        return Plan(terms, where, f"{KEY}{key}" if key else "", asked, on_votes_missing, within)
 
     def _coordinator(self, wanted: str | None, access: Access) -> str:
         if wanted is None:
@@ -320,6 +344,10 @@ class SiteBase:
         self._engine.check(new=False)
         return self._engine.transactions()
 
+    def on_surface(self, hear: Callable[[Surface], object]) -> None:
+        """Hear of what an operator should see: a parked compensation, a follower that is stale, ignored votes, ..."""
+        self._engine.surfaces.append(hear)
+
     def sites(self) -> list[SiteView]:
         """Who is present on the bus, as far as is known here."""
         self._engine.check(new=False)
@@ -359,6 +387,19 @@ class _Question:
             kept = not answer.key.startswith(CALL)
             self.engine.post(LeaveCall(self.call.name) if kept else ConfirmCall(self.call.name))
         return answer
+
+
+def _harmless(predicate: Predicate) -> Predicate:
+    """A predicate that fails is one that does not hold."""
+
+    def holds(answers: tuple[Join, ...]) -> bool:
+        try:
+            return bool(predicate(answers))
+        except Exception:
+            _logger.exception("the predicate on the answers of a census failed: it does not hold")
+            return False
+
+    return holds
 
 
 def choose_host(type: str, hosts: Sequence[str]) -> str:

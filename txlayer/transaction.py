@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from txlayer.effects import AbortCall, BeginCall, CommitCall, ConfirmCall, JoinCall, LeaveCall, Predicate, PublishCall
 from txlayer.errors import (
+    Backpressure,
     CensusUnfulfilled,
     Closed,
     OutcomeUnknown,
@@ -25,6 +26,7 @@ from txlayer.errors import (
 )
 from txlayer.event_types import EventType, declared
 from txlayer.messages import Item, Outcome, Status, Terms, TxId
+from txlayer.resources.port import Resource
 from txlayer.runtime.calls import Answer, Call
 from txlayer.runtime.engine import Engine
 
@@ -46,7 +48,7 @@ class Plan:
     coordinator: str
     key: str = ""
     predicate: Predicate | None = None
-    on_votes_missing: Callable[[int], float] | None = None
+    on_votes_missing: Callable[[TxId | None], float] | None = None
     within: float = 30.0
 
 
@@ -152,7 +154,11 @@ class Transacting:
 
     def crowded(self) -> bool:
         """Whether the publisher should wait until the coordinator has what it has published."""
-        return self.submitted % WINDOW == 0
+        return self.submitted > 0 and self.submitted % WINDOW == 0
+
+    def too_crowded(self, seconds: float) -> Backpressure:
+        """The error for a coordinator that is far behind."""
+        return Backpressure(f"{self.call.tx}: the coordinator has not taken {WINDOW} events within {seconds} s")
 
     def accepted(self) -> Future[None]:
         """Completes when the coordinator has all events of this publisher."""
@@ -168,10 +174,27 @@ class Transacting:
         self.engine.loop.post(look)
         return done
 
+    def work(self, resource: Resource) -> Any:
+        """What a resource of this site offers to work with inside the transaction."""
+        tx = self.call.tx
+        assert tx is not None, "an open transaction has an id"
+        if not resource.has_work(tx) and not self.engine.ask(lambda: self.engine.works_on(tx, resource)):
+            raise UsageError(f"{tx} does not work on this resource: site.enlist({self.type!r}, resources=[...])")
+        return resource.work(tx)
+
+    def drop_work(self) -> None:
+        """It did not commit: what this publisher did and nobody prepared is rolled back."""
+        tx = self.call.tx
+        for resource in self.engine.application.resources():
+            if tx is not None and resource.has_work(tx):
+                resource.roll_back(tx)
+
     def take_note(self, outcome: Outcome) -> None:
         """The caller knows the outcome. Under a key of its own it is kept, so that the key is not used twice."""
         if not outcome.final:
             return
+        if outcome.status is not Status.COMMITTED:
+            self.drop_work()
         kept = self.plan is not None and self.plan.key and outcome.status is Status.COMMITTED
         self.leave() if kept or self.joined else self.release(ConfirmCall(self.call.name))
 
@@ -275,9 +298,18 @@ class Transaction:
     def publish(self, data: Any, type: str | None = None, attributes: Mapping[str, Any] | None = None) -> None:
         """Publish an event, of the transaction's type or any other."""
         core = self._open()
-        core.publish(data, type if type is not None else declared_name(data), attributes)
         if core.crowded():
-            core.accepted().result()
+            try:
+                core.accepted().result(self._within)
+            except TimeoutError:
+                raise core.too_crowded(self._within) from None
+        core.publish(data, type if type is not None else declared_name(data), attributes)
+
+    def __getitem__(self, resource: Resource) -> Any:
+        """What a resource offers to work with inside the transaction; `Site.enlist` names the resources."""
+        core = self._open()
+        core.check_open("work")
+        return core.work(resource)
 
     def commit(self, within: float | None = None) -> Outcome:
         """Commit; the outcome if it committed, else `TransactionAborted`, `OutcomeUnknown`, ..."""

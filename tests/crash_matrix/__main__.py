@@ -58,7 +58,7 @@ def _on_bus(broker: Server, postgres: Postgres, folder: Path, cases: list[Case],
             start = time.monotonic()
             try:
                 run_case(cluster, case)
-            except AssertionError as exc:
+            except (AssertionError, OSError) as exc:
                 failures.append(f"{case.name}: {exc}")
                 cluster.close()
                 cluster = None

@@ -173,7 +173,8 @@ def _rows() -> list[Case]:
         Case("P9", OPEN, "a", "worked FinishUnit", outcomes=yes),
         Case("P9", OPEN, "b", "perform Send:Ack", outcomes=yes),
         Case("P9", SHOT, "c", "performed Send:Ack", outcomes=yes),
-        Case("P10", ORPHANED, "b", "performed Send:Vote", outcomes=yes),
+        Case("P10", ORPHANED, "b", "step Received:Decision", outcomes=yes),
+        Case("P10", ORPHANED, "b", "write MemberDecided", outcomes=yes),
         Case("K1", KEPT, "a", "write Intent"),
         Case("K1", KEPT, "a", "work CommitUnit"),
         Case("K1", KEPT, "b", "sent COMMIT"),
@@ -197,10 +198,12 @@ def all_cases() -> list[Case]:
 
 
 def sample(count: int) -> list[Case]:
-    """A fixed sample: every row, spread over both buses, with and without a second kill."""
+    """A fixed sample: every row at least once, spread over both buses, with and without a second kill."""
     cases = _rows()
-    step = max(1, len(cases) * 2 // count)
+    first = list({case.row: case for case in reversed(cases)}.values())
+    rest = [case for case in cases if case not in first]
+    step = max(1, len(rest) // max(1, count - len(first)))
+    chosen = sorted([*first, *rest[::step]][:count], key=cases.index)
     return [
-        replace(case, bus=("mqtt", "kafka")[number % 2], twice=number % 4 >= 2)
-        for number, case in enumerate([*cases[::step], *cases[step // 2 :: step]])
-    ][:count]
+        replace(case, bus=("mqtt", "kafka")[number % 2], twice=number % 4 >= 2) for number, case in enumerate(chosen)
+    ]

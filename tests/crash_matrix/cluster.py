@@ -112,13 +112,17 @@ class Cluster:
                 raise NotInTime(f"{member.role.name} did not start")
 
     def _role(self, name: str, bus: str, folder: Path) -> Role:
-        log = f"sqlite:///{folder / self._label}-{name}.db"
+        log, full = f"sqlite:///{folder / self._label}-{name}.db", self.full(name)
         if name in MEMBERS:
             types = (*TYPES, "single") if name == "a" else TYPES
-            return Role(name, bus, log, self.databases[name], types)
+            return Role(name, full, bus, log, self.databases[name], types)
         if name in OBSERVERS:
-            return Role(name, bus, log, self.databases[name], ("scoped",), OBSERVERS[name])
-        return Role(name, bus, log, hosts=name == HOST)
+            return Role(name, full, bus, log, self.databases[name], ("scoped",), OBSERVERS[name])
+        return Role(name, full, bus, log, hosts=name == HOST)
+
+    def full(self, name: str) -> str:
+        """The name of a site, which no other cluster on the bus has."""
+        return f"{self._label}-{name}"
 
     @staticmethod
     def _database(postgres: str, name: str) -> str:
@@ -128,7 +132,7 @@ class Cluster:
 
     def gather(self, driver: str, type: str, names: Sequence[str]) -> None:
         """Wait until everyone is there and the driver knows who takes part."""
-        wanted = " ".join(sorted(names))
+        wanted = " ".join(sorted(self.full(name) for name in names))
         self.wait(lambda: self.members[driver].ask("knows", type=type)[1] == wanted, f"{driver} knows {wanted}")
 
     def wait(self, condition: Any, what: str, seconds: float = SECONDS) -> None:

@@ -20,6 +20,7 @@ INSERT = "INSERT INTO entry (key, number, undo) VALUES (%s, %s, %s)"
 class Role:
     """What a process is."""
 
+    short: str
     name: str
     bus: str
     log: str
@@ -135,7 +136,7 @@ class Driver:
         ledger = PostgresResource(role.database, name="db", connections=4, lock_timeout=1.0, patience=3.0)
 
         def handle(tx: Any, event: Any) -> Any:
-            if event.data.get("refuses") == role.name:
+            if event.data.get("refuses") == role.short:
                 tx[ledger].execute("NOTIFY refused")  # cannot be prepared
             if event.data.get("batch"):
                 return ledger.batch(INSERT, (event.data["key"], event.number, False))
@@ -143,7 +144,7 @@ class Driver:
             return None
 
         def undo(tx: Any, event: Any) -> None:
-            if event.data.get("stuck") == role.name:
+            if event.data.get("stuck") == role.short:
                 raise RuntimeError("cannot be undone")
             tx[ledger].execute(INSERT, (event.data["key"], event.number, True))
 
@@ -151,7 +152,7 @@ class Driver:
             scope = Scope(role.scope)
             site.subscribe(
                 type, handle, resources=[ledger], scope=scope, durable=scope is Scope.LOCAL,
-                compensate=undo if type == "undo" and role.name in ("a", "b") else None,
+                compensate=undo if type == "undo" and role.short in ("a", "b") else None,
             )  # fmt: skip
         return site
 

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import itertools
 import time
+from typing import Any
 
-from tests.crash_matrix.cases import COMMITTED, FORGOTTEN, LATE, MULTI, NOT_COMMITTED, ORPHANED, SPLIT, STUCK, Case
+from tests.crash_matrix.cases import (
+    COMMITTED,
+    FORGOTTEN,
+    LATE,
+    MULTI,
+    NOT_COMMITTED,
+    ORPHANED,
+    SPLIT,
+    STUCK,
+    UNDO,
+    Case,
+)
 from tests.crash_matrix.cluster import MEMBERS, OBSERVERS, SECONDS, Cluster, NotInTime
 
 _numbers = itertools.count(1)
@@ -20,17 +32,19 @@ def run_case(cluster: Cluster, case: Case) -> None:
     for driver in dict.fromkeys(("p", scenario.coordinator)):
         cluster.gather(driver, scenario.type, names)
     if scenario.coordinator == "h":
-        cluster.wait(lambda: "h" in members["p"].ask("hosts")[1], "the host is known")
+        cluster.wait(lambda: cluster.full("h") in members["p"].ask("hosts")[1], "the host is known")
     victim = members[case.victim]
     if case.scenario is ORPHANED:
-        members["p"].arm("performed Broadcast:Decision", 1)
+        members["p"].arm("step Received:Ack", 1)
     if case.scenario is LATE:
         members["c"].ask("pause", point="perform Send:Vote", seconds=1.5)
+    if scenario in (UNDO, STUCK):  # the others have committed when it refuses
+        members["c"].ask("pause", point="work PrepareUnit", seconds=0.7)
     victim.arm(case.point, case.nth)
     second = scenario.terms.get("second")
-    members["p"].tell(
-        scenario.command, key, type=scenario.type, data=scenario.data, members=scenario.members, **scenario.terms
-    )
+    terms: dict[str, Any] = {**scenario.terms, "members": [cluster.full(name) for name in scenario.members]}
+    terms["coordinator"] = cluster.full(scenario.coordinator)
+    members["p"].tell(scenario.command, key, type=scenario.type, data=scenario.data, **terms)
     if second is not None:
         _second_publisher(cluster, case, key)
     if not victim.await_death(SECONDS):
@@ -75,7 +89,7 @@ def _outcome(cluster: Cluster, case: Case, key: str) -> str:
     end = time.monotonic() + SECONDS
     answer = ("", "")
     while time.monotonic() < end:
-        answer = publisher.ask("outcome", of=key, coordinator=case.scenario.coordinator)
+        answer = publisher.ask("outcome", of=key, coordinator=cluster.full(case.scenario.coordinator))
         if answer[0] not in UNKNOWN or answer[0] == "FINISHED":
             return answer[0]
         time.sleep(0.1)

@@ -366,8 +366,8 @@ def test_handlers_that_wait_for_each_other_do_not_starve_the_commit(memory_sites
     class Store(MemoryResource):
         __slots__ = ()
 
-        def commit(self, tx: TxId) -> None:
-            super().commit(tx)
+        def commit(self, tx: TxId, undo: bytes = b"") -> None:
+            super().commit(tx, undo)
             committed.set()
 
     member = memory_sites.member("a", orders, Attend, resources=[Store()], threads=Threads(handlers=2))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from txlayer.errors import (
     UsageError,
 )
 from txlayer.logs.memory import MemoryDisk
+from txlayer.logs.register import MemoryRegister
 from txlayer.resources.memory import MemoryResource
 
 
@@ -69,6 +72,62 @@ def test_a_prepared_member_that_comes_back_learns_the_outcome(sites: Sites, note
     assert len(store.prepared) == 1
     sites.member("a", type, put(store), **options)
     eventually(lambda: store.values == {"x": "done"})
+
+
+def test_unfinished_work_waits_for_its_subscriber(memory_sites: Sites) -> None:
+    """A site that is started without the subscriber that prepared something must not take it for finished."""
+    sites = memory_sites
+    type = sites.name("orders")
+    store = MemoryResource()
+    first = sites.member("a", type, put(store), resources=[store], log=sites.file("a"), anonymous=True)
+    voted = threading.Event()
+    second = sites.member("b", type, lambda tx, event: voted.wait(DEADLINE))
+    publisher = sites.start("p")
+    sites.know(publisher, type, first, second)
+    tx = publisher.transaction(type, vote_within=DEADLINE).start()
+    tx.publish("x")
+    thread = threading.Thread(target=tx.commit)
+    thread.start()
+    eventually(lambda: any(view.state == "commitment" for view in first.transactions()))
+    first.close(timeout=0.0)
+    again = sites.start("a", log=sites.file("a"))
+    eventually(lambda: again._engine.workshop._unserved)
+    voted.set()
+    thread.join(DEADLINE)
+    assert tx.outcome is not None
+    assert tx.outcome.members == 2
+    assert len(store.prepared) == 1
+    again.subscribe(type, put(store), resources=[store])
+    eventually(lambda: store.values == {"x": "done"})
+
+
+def test_a_finisher_ends_what_a_dead_coordinator_cannot(memory_sites: Sites) -> None:
+    sites = memory_sites
+    type = sites.name("orders")
+    register = MemoryRegister()
+    store = MemoryResource()
+    member = sites.member("a", type, put(store), resources=[store], anonymous=True)
+    voted = threading.Event()
+    second = sites.member("b", type, lambda tx, event: voted.wait(DEADLINE))
+    finisher = sites.start("f", register=register)
+    publisher = sites.start("p", register=register, finishers=[finisher.name])
+    sites.know(publisher, type, member, second)
+    sites.know(finisher, type, member, second)
+    thread = threading.Thread(target=lambda: swallow(lambda: publisher.send(type, ["x"], census_within=DEADLINE)))
+    thread.start()
+    eventually(lambda: any(view.state == "commitment" for view in member.transactions()))
+    publisher.close(timeout=0.0)
+    eventually(lambda: not store.prepared, "the member is not left in doubt")
+    assert store.values == {}
+    voted.set()
+    thread.join(DEADLINE)
+    with pytest.raises(UsageError, match="share a register"):
+        sites.make("x", finishers=["f"])
+
+
+def swallow(act: Callable[[], object]) -> None:
+    with contextlib.suppress(OutcomeUnknown):
+        act()
 
 
 def test_a_coordinator_that_comes_back_goes_on_where_it_was(sites: Sites) -> None:
@@ -376,10 +435,11 @@ def test_missing_votes_abort_or_are_waited_for(sites: Sites) -> None:
     tx.publish("x")
     with pytest.raises(TransactionAborted, match="votes are missing"):
         tx.commit()
-    asked: list[int] = []
+    asked: list[Any] = []
 
-    def wait_longer(missing: int) -> float:
-        asked.append(missing)
+    def wait_longer(tx: Any) -> float:
+        asked.append(tx)
+        assert publisher.transactions(), "the site can be asked meanwhile"
         leave.set()
         return DEADLINE
 
@@ -388,7 +448,7 @@ def test_missing_votes_abort_or_are_waited_for(sites: Sites) -> None:
         tx.publish("y")
     assert tx.outcome is not None
     assert tx.outcome.members == 2
-    assert asked
+    assert asked[0] == tx.id
 
 
 # Security

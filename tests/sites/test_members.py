@@ -128,19 +128,20 @@ def test_a_compensation_that_keeps_failing_is_parked_and_listed(memory_sites: Si
         def on_compensate(self, tx: MemberTransaction, event: Event) -> None:
             raise ValueError("cannot be undone")
 
-    committed: list[int] = []
-
     class RefuseLate(Participant):
         def on_event(self, tx: MemberTransaction, event: Event) -> None: ...
 
         def on_prepare(self, tx: MemberTransaction) -> None:
             raise ValueError("no")
 
-    one = sites.member("a", type, Reserve)
+    one = sites.make("a")
+    one.subscribe(type, Reserve)
+    surfaced: list[str] = []
+    one.on_surface(lambda surface: surfaced.append(surface.what))
+    one.start()
     members = [one, sites.member("b", type, RefuseLate)]
     publisher = sites.start("p")
     sites.know(publisher, type, *members)
-    assert committed == []
 
     def parked() -> bool:
         with pytest.raises(TransactionAborted), publisher.transaction(type) as tx:
@@ -149,6 +150,7 @@ def test_a_compensation_that_keeps_failing_is_parked_and_listed(memory_sites: Si
 
     eventually(parked)
     eventually(lambda: any(view.state == "parked" for view in one.transactions()))
+    eventually(lambda: "parked" in surfaced)
 
 
 def test_a_local_member_fails_alone_and_commits_at_the_call(sites: Sites, notes: Notes) -> None:
@@ -346,7 +348,7 @@ def test_finishing_is_repeated_until_the_resource_is_back(memory_sites: Sites, n
 def test_several_resources_are_committed_at_once_by_a_commit_of_their_own(memory_sites: Sites) -> None:
     sites = memory_sites
     type = sites.name("orders")
-    stores = [MemoryResource(), MemoryResource()]
+    stores = [MemoryResource("stock"), MemoryResource("till")]
 
     class Reserve(Participant):
         def on_event(self, tx: MemberTransaction, event: Event) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +11,12 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg_pool import AsyncConnectionPool
 
 from tests.conftest import DEADLINE, eventually
-from tests.sites.conftest import Sites
-from txlayer import Site
-from txlayer.errors import TransactionAborted
+from tests.sites.conftest import QUICK, Sites
+from txlayer import AsyncSite, Site, TxId
+from txlayer.errors import TransactionAborted, UsageError
 from txlayer.resources.memory import MemoryResource
 from txlayer.resources.postgres import PostgresResource
 from txlayer.retry import retrying
@@ -168,8 +170,6 @@ def test_branch_that_no_log_knows_is_found_and_rolled_back(memory_sites: Sites, 
     sites.member("m", type, bank.on_transfer, resources=[bank.ledger], log=log).close()
     late = PostgresResource(bank.ledger._source.conninfo, name=bank.table)
     late.open(sites.name("m"), incarnation(log))
-    from txlayer import TxId
-
     tx = TxId("nobody", "log", 1, "abcd")
     late.work(tx).execute(bank.add, (5, 1))
     late.prepare(tx)
@@ -253,3 +253,63 @@ def held(banks: list[Bank], account: int) -> bool:
         if free:
             return False
     return True
+
+
+def test_publisher_works_on_its_own_database_in_the_same_transaction(sites: Sites, banks: list[Bank]) -> None:
+    own, other, _ = banks
+    type = sites.name("transfers")
+    member = sites.member("m", type, other.on_transfer, resources=[other.ledger])
+    publisher = sites.make("p")
+    publisher.enlist(type, [own.ledger])
+    publisher.start()
+    sites.know(publisher, type, member, publisher)
+    with publisher.transaction(type) as tx:
+        assert tx.members == 2
+        tx[own.ledger].execute(own.add, (-5, 1))
+        tx.publish({"amount": 5})
+    eventually(lambda: (own.balance(), other.balance()) == (95, 105))
+
+    def give(amount: int, then: Callable[[], None] = lambda: None) -> None:
+        with publisher.transaction(type) as tx:
+            tx[own.ledger].execute(own.add, (-amount, 1))
+            tx.publish({"amount": amount})
+            then()
+
+    with pytest.raises(TransactionAborted, match="balance_check"):
+        give(-500)
+    with pytest.raises(ZeroDivisionError):
+        give(5, lambda: [].append(1 / 0))
+    with publisher.transaction(type) as tx:
+        with pytest.raises(UsageError, match=r"site\.enlist"):
+            tx[other.ledger]
+        tx.publish({"amount": 1})
+    eventually(lambda: (own.balance(), other.balance()) == (95, 106))
+    eventually(lambda: own.prepared() + other.prepared() == 0)
+    assert own.ledger._units == {}
+
+
+def test_coroutine_handlers_await_on_async_connections(
+    memory_sites: Sites, banks: list[Bank], postgres_server: Server
+) -> None:
+    sites, bank = memory_sites, banks[0]
+    type = sites.name("transfers")
+
+    async def run() -> None:
+        async with AsyncConnectionPool(postgres_server.url, min_size=1, max_size=2, open=False) as pool:
+            ledger = PostgresResource(pool, name="async")
+            member = AsyncSite(sites.name("m"), bus=sites.world.url, log="memory://", patience=QUICK)
+
+            @member.subscriber(type, resources=[ledger])
+            async def on_transfer(tx: Any, event: Any) -> None:
+                await tx[ledger].execute(bank.add, (event.data["amount"], 1))
+
+            async with member, AsyncSite(sites.name("p"), bus=sites.world.url, log="memory://") as publisher:
+                while publisher.subscribed(type) != [member.name]:
+                    await asyncio.sleep(0.01)
+                await publisher.send(type, [{"amount": 5}])
+                with pytest.raises(TransactionAborted, match="balance_check"):
+                    await publisher.send(type, [{"amount": -500}])
+                while bank.balance() != 105:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(run(), DEADLINE))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import eventually
+from tests.conftest import DEADLINE, eventually
 from tests.sites.conftest import Notes, Sites
 from txlayer import (
     Access,
@@ -27,7 +27,8 @@ from txlayer import (
     named,
     only,
 )
-from txlayer.errors import CensusUnfulfilled, TransactionAborted, UsageError
+from txlayer.errors import CensusUnfulfilled, TransactionAborted, TransactionRefused, UsageError
+from txlayer.logs.memory import MemoryDisk
 from txlayer.resources.memory import MemoryResource
 
 
@@ -175,7 +176,12 @@ def test_a_census_that_is_not_fulfilled_begins_nothing(sites: Sites, notes: Note
     assert "for a" in notes.of("a")
     with (
         pytest.raises(CensusUnfulfilled, match="predicate"),
-        publisher.transaction(type, predicate=lambda answers: len(answers) == 2),
+        publisher.transaction(type, predicate=lambda answers: len(answers) == 2, census_within=0.3),
+    ):
+        pass
+    with (
+        pytest.raises(CensusUnfulfilled, match="predicate"),
+        publisher.transaction(type, predicate=lambda answers: answers[7], census_within=0.3),  # type: ignore[arg-type,return-value]
     ):
         pass
 
@@ -219,3 +225,44 @@ def test_several_publishers_at_a_hosted_coordinator(sites: Sites, notes: Notes) 
         assert notes.of(member) == [{"time": "15:00"}, {"agenda": "..."}, {"more": "..."}]
     with pytest.raises(UsageError, match="no open transaction"), third.join_transaction(type, subject, within=0.1):
         pass
+
+
+def test_a_census_waits_for_members_that_come_late(sites: Sites, notes: Notes) -> None:
+    """Who is present is known with a delay: a condition that is not met yet has the whole window."""
+    type = sites.name("meetings")
+    first = sites.member("a", type, notes.handler("a"))
+    publisher = sites.start("p")
+    sites.know(publisher, type, first)
+    begun: list[Any] = []
+
+    def run() -> None:
+        begun.append(publisher.send(type, ["x"], require=at_least(2), census_within=DEADLINE))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    eventually(lambda: notes.of("a") == ["x"])
+    sites.member("b", type, notes.handler("b"))
+    thread.join(DEADLINE)
+    assert begun[0].members == 2
+    assert notes.of("b") == ["x"]
+
+
+def test_a_site_without_room_for_its_log_takes_on_nothing_new(memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("parcels")
+    disk = MemoryDisk(full=True)
+    member = memory_sites.member("a", type, notes.handler("a"))
+    publisher = memory_sites.start("p", log=disk)
+    memory_sites.know(publisher, type, member)
+    with pytest.raises(TransactionRefused, match="almost full"):
+        publisher.send(type, ["refused"])
+    disk.full = False
+
+    def taken_on() -> bool:
+        try:
+            publisher.send(type, ["there is room again"])
+        except TransactionRefused:
+            return False
+        return True
+
+    eventually(taken_on)
+    assert notes.of("a") == ["there is room again"]

@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--transactions", type=int, default=300)
     parser.add_argument("--kills", type=int, default=20, help="sites ended by SIGKILL and restarted")
     parser.add_argument("--broker-kills", type=int, default=0, help="the broker likewise")
+    parser.add_argument("--pauses", type=int, default=0, help="sites that stand still for a while")
     parser.add_argument("--sites", type=int, default=4)
     parser.add_argument("--at-once", type=int, default=6, help="transactions at a time")
     parser.add_argument("--seed", type=int, default=1)
@@ -32,7 +33,14 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     wishes = Wishes(
-        given.transactions, given.kills, given.broker_kills, given.sites, given.at_once, given.seed, given.mutant
+        given.transactions,
+        given.kills,
+        given.broker_kills,
+        given.pauses,
+        given.sites,
+        given.at_once,
+        given.seed,
+        given.mutant,
     )
     with tempfile.TemporaryDirectory() as temporary, BROKERS[given.bus]() as server:
         folder = Path(given.folder or temporary)

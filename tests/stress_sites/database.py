@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,6 @@ from txlayer.simulation.history import Applied
 
 _TABLE = "CREATE TABLE IF NOT EXISTS work (tx TEXT, undo INTEGER, value TEXT, at REAL)"
 _INSERT = "INSERT INTO work VALUES (?, ?, ?, commit_time())"
-_METHODS = (
-    "work", "savepoint", "undo_to_savepoint", "prepare", "commit_prepared", "commit", "roll_back", "state", "markers",
-    "forget",
-)  # fmt: skip
 
 
 class Database(SqliteResource):
@@ -25,30 +20,15 @@ class Database(SqliteResource):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._alone = threading.RLock()
         self._db.create_function("commit_time", 0, time.monotonic)
         self._db.execute(_TABLE)
 
     def unfinished(self) -> list[str]:
         """What is open or prepared."""
-        with self._alone:
+        with self.lock:
             rows = self._db.execute("SELECT tx FROM txlayer_prepared").fetchall()
             opened = [f"has open {self._open[0]}"] if self._open is not None else []
         return [f"has prepared {row[0]}" for row in rows] + opened
-
-
-def _serialized(name: str) -> Any:
-    method = getattr(SqliteResource, name)
-
-    def call(self: Database, *args: Any, **kwargs: Any) -> Any:
-        with self._alone:
-            return method(self, *args, **kwargs)
-
-    return call
-
-
-for _name in _METHODS:
-    setattr(Database, _name, _serialized(_name))
 
 
 def insert(unit: Any, tx: TxId, value: str, undo: bool) -> None:

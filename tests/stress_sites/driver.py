@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -24,8 +25,6 @@ from txlayer.simulation.workload import TYPES, draw_terms
 from txlayer.testing.server import Server
 
 _decode = msgspec.json.Decoder(orders.AnyAnswer).decode
-PATIENCE = 120.0
-"""Seconds after the last fault within which everything must have come to rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +34,14 @@ class Wishes:
     transactions: int = 300
     kills: int = 20
     broker_kills: int = 0
+    pauses: int = 0
     sites: int = 4
     at_once: int = 6
     seed: int = 1
     mutant: str = ""
+    """A planted bug, by name."""
+    patience: float = 120.0
+    """Seconds after the last fault within which everything must have come to rest."""
 
 
 class Handle:
@@ -56,10 +59,12 @@ class Handle:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self) -> None:
+    def start(self, dies_after: int = 0) -> None:
+        """A new process; it ends itself after so many steps, if any are given."""
         self.ready = threading.Event()
+        config = msgspec.structs.replace(self.config, dies_after=dies_after)
         errors = (Path(self.config.folder) / f"{self.config.name}.stderr").open("ab")
-        command = [sys.executable, "-m", "tests.stress_sites.site_process", msgspec.json.encode(self.config).decode()]
+        command = [sys.executable, "-m", "tests.stress_sites.site_process", msgspec.json.encode(config).decode()]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         errors.close()
         threading.Thread(target=self._listen, args=(self._process, self.ready), daemon=True).start()
@@ -92,6 +97,10 @@ class Handle:
         if self._process is not None:
             self._process.kill()
             self._reap(self._process)
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def wait(self, seconds: float) -> int | None:
         """The exit code; None if it does not end."""
@@ -129,6 +138,7 @@ class Driver:
     kills: int = 0
     broker_kills: int = 0
     complaints: list[str] = field(default_factory=list)
+    _killers: dict[str, threading.Thread] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rng = Random(f"driver {self.wishes.seed}")
@@ -179,6 +189,7 @@ class Driver:
         wishes, rng = self.wishes, self.rng
         moments = range(wishes.transactions)
         kills = Counter(rng.choices(moments, k=wishes.kills))
+        pauses = Counter(rng.choices(moments, k=wishes.pauses))
         breaks = Counter(
             rng.sample(range(wishes.transactions // 4, 1 + 3 * wishes.transactions // 4), wishes.broker_kills)
         )
@@ -187,6 +198,8 @@ class Driver:
             self._begin(number, names)
             for _ in range(kills[number]):
                 self._kill(rng.choice(names))
+            for _ in range(pauses[number]):
+                self._pause(rng.choice(names))
             for _ in range(breaks[number]):
                 self._break_broker()
         for name in names:
@@ -222,27 +235,41 @@ class Driver:
         return told
 
     def _kill(self, name: str) -> None:
-        """End a site at a random moment; it comes back after a while, and may be killed while it recovers."""
+        """End a site at once or some steps later; it comes back after a while, and may end while it recovers."""
         self.kills += 1
-        again = self.rng.random() < 0.25
-        delay, away, recovering = self.rng.random() * 0.1, self.rng.random() * 1.5, self.rng.random() * 0.8
+        at_once, again = self.rng.random() < 0.3, self.rng.random() < 0.25
+        delay, away = self.rng.random() * 0.1, self.rng.random() * 1.5
+        steps, recovering = self.rng.randint(1, 150), self.rng.randint(1, 40)
 
         def act() -> None:
             time.sleep(delay)
             site = self.sites[name]
+            if not at_once and site.tell(orders.Die(steps)):
+                site.wait(3.0)
             site.kill()
             time.sleep(away)
-            site.start()
             if again:
-                time.sleep(recovering)
+                site.start(dies_after=recovering)
+                site.wait(5.0)
                 site.kill()
-                site.start()
+            site.start()
 
         self._join_kill(name)
         thread = self._killers[name] = threading.Thread(target=act, daemon=True)
         thread.start()
 
-    _killers: dict[str, threading.Thread] = field(default_factory=dict)
+    def _pause(self, name: str) -> None:
+        """A site stands still for longer than others wait for it, and then goes on as if nothing had been."""
+        away = self.rng.random() * 5.0
+
+        def act() -> None:
+            self.sites[name].signal(signal.SIGSTOP)
+            time.sleep(away)
+            self.sites[name].signal(signal.SIGCONT)
+
+        self._join_kill(name)
+        thread = self._killers[name] = threading.Thread(target=act, daemon=True)
+        thread.start()
 
     def _join_kill(self, name: str) -> None:
         killer = self._killers.pop(name, None)
@@ -275,7 +302,7 @@ class Driver:
     # Waiting
 
     def _await_room(self) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self.wishes.patience
         while len(self.running) >= self.wishes.at_once and time.monotonic() < end:
             time.sleep(0.01)
 
@@ -293,7 +320,7 @@ class Driver:
         self._await_ready()
         for site in self.sites.values():
             site.tell(orders.Heal())
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self.wishes.patience
         while time.monotonic() < end and not self._at_rest():
             time.sleep(0.2)
 

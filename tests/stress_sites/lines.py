@@ -130,13 +130,22 @@ class Committed(Line, frozen=True):
     at: float
 
 
+class Public(Line, frozen=True):
+    """The copy of an event for the world outside."""
+
+    tx: TxId
+    number: int
+    at: float
+
+
 class Parked(Line, frozen=True):
     tx: TxId
 
 
 AnyLine: TypeAlias = (
     Started | Asked | Opened | Published | Helped | Called | Told | Done | Chosen | Joined | Voted | Begun | Decided
-    | Created | Registered | Delivered | Notified | Handled | Committed | Parked
+    | Created | Registered | Delivered | Notified | Handled | Committed | Public
+    | Parked
 )  # fmt: skip
 _decode = msgspec.json.Decoder(AnyLine).decode
 

@@ -31,6 +31,12 @@ class Help(Order, frozen=True):
     tx: TxId
 
 
+class Die(Order, frozen=True):
+    """End by SIGKILL, exactly so many steps of the runtime from now."""
+
+    after: int
+
+
 class Heal(Order, frozen=True):
     """No more faults of your own."""
 
@@ -43,7 +49,7 @@ class Close(Order, frozen=True):
     """Close the site and end."""
 
 
-AnyOrder: TypeAlias = Run | Help | Heal | Rest | Close
+AnyOrder: TypeAlias = Run | Help | Die | Heal | Rest | Close
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

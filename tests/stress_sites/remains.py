@@ -111,6 +111,8 @@ class Remains:
                 history.delivered[site, line.tx] = None
             case lines.Notified():
                 history.notified.append((site, line.tx, line.number))
+            case lines.Public():
+                history.public.setdefault(line.tx, {}).setdefault(line.number, line.at)
             case lines.Parked():
                 history.parked[site, line.tx] = None
             case lines.Begun() | lines.Decided() | lines.Created() | lines.Handled() | lines.Committed():

@@ -38,6 +38,7 @@ class SiteProcess:
         self._pen = Pen(folder / f"{config.name}.history")
         self._out = threading.Lock()
         witness = Witness(self._pen)
+        witness.dies_after = config.dies_after
         self._faults = Faults(f"{config.seed} {config.name} {len(self._before)}", config.failing, config.slow)
         self._site = Site(
             config.name, bus=config.bus, log=f"sqlite:///{folder / config.name}.log", hosts=True, codec=RAW,
@@ -60,6 +61,8 @@ class SiteProcess:
                     self._thread(lambda order=order: self._callers.run(order))
                 case orders.Help():
                     self._thread(lambda order=order: self._callers.help(order))
+                case orders.Die():
+                    self._witness.dies_after = order.after
                 case orders.Heal():
                     self._faults.heal()
                 case orders.Rest():

@@ -28,6 +28,7 @@ class Config(msgspec.Struct, frozen=True):
     failing: float = 0.06
     slow: float = 0.08
     mutant: str = ""
+    dies_after: int = 0
 
 
 def draw_tastes(rng: Random, names: list[str]) -> dict[tuple[str, str], SiteTaste]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 from tests.stress_sites import lines
 from tests.stress_sites.lines import Pen
 from txlayer import messages as m
-from txlayer.effects import Broadcast, Notify, ScopeChosen, Send, Surface
+from txlayer.effects import Broadcast, Notify, PublishPlain, ScopeChosen, Send, Surface
 from txlayer.tokens import Keyring, reveals
 
 
@@ -18,8 +20,14 @@ class Witness:
         self._pen = pen
         self.keyring: Keyring | None = None
         """Of the site; nothing leaves before it is known."""
+        self.dies_after = 0
+        """Steps until the process ends itself; 0 for never."""
 
     def __call__(self, what: str, thing: object) -> None:
+        if self.dies_after:
+            self.dies_after -= 1
+            if not self.dies_after:
+                os.kill(os.getpid(), signal.SIGKILL)
         if what == "step" and isinstance(thing, ScopeChosen):
             self._pen.write(lines.Chosen(thing.tx, thing.scope.value))
         if what != "perform":
@@ -29,6 +37,8 @@ class Witness:
                 self._sent(thing.message, thing.site if isinstance(thing, Send) else "")
             case Notify():
                 self._pen.write(lines.Notified(thing.tx, thing.event.number))
+            case PublishPlain():
+                self._pen.write(lines.Public(thing.tx, thing.event.number, time.monotonic()))
             case Surface(what="parked") if thing.tx is not None:
                 self._pen.write(lines.Parked(thing.tx))
 

@@ -7,10 +7,13 @@ from rich.console import Console
 from txlayer import demo
 
 
-def test_demo_shows_events_with_their_metadata_and_who_is_there() -> None:
-    console = Console(record=True, width=100)
+def test_the_demo_ends_in_agreement_after_a_refusal_an_undo_and_a_crash() -> None:
+    console = Console(record=True, width=120)
     assert demo.run(console) == 0
     text = console.export_text()
-    assert text.count("Time(time='15:00')") == 2  # the calendar, and later the archive
-    assert "meeting.time #2" in text
-    assert "board (alive), calendar (alive), office (alive)" in text
+    story = ["=> committed with 3 members", "=> committed with 2 members", "cancels it", "=> aborted by carl"]
+    story += ["IS KILLED", "is started again", "Everyone agrees", "no lunch"]
+    places = [text.find(part) for part in story]
+    assert -1 not in places, text
+    assert places.index(max(places)) == len(places) - 1
+    assert text.index("IS KILLED") < text.index("is started again") < text.rindex("commits")

@@ -9,7 +9,7 @@ import txlayer
 
 ROOT = Path(txlayer.__file__).parent
 PURE = ("transactions", "ordering", "multiclient")
-TOP = ("cli", "demo", "web", "site", "spark")
+TOP = ("cli", "demo", "web", "site", "spark", "recover", "retry")
 # What each part must not import, by the first name after `txlayer`; its own package is always allowed.
 FORBIDDEN = {
     **dict.fromkeys(PURE, ("adapters", "logs", "resources", "runtime", "simulation", "testing", *TOP)),

@@ -75,13 +75,15 @@ def test_timers_are_no_outputs() -> None:
 def test_forgetting_asks_for_no_sync_of_its_own() -> None:
     site = ahead()
     site.admit(("c", 1), [Append("n", NumbersReserved(1))])
-    assert site.urgent
+    assert site.soon
+    assert not site.urgent, "nothing waits for it"
     sync(site)
-    assert not site.urgent
+    assert not site.soon
     mark = PeerMark("p", "log", Standing(7))
     site.admit(("marks", "p"), [Append("w/p", mark)])
     assert site.admit(("c", 1), [Drop("n"), AwaitLog(), ForgetMarker(TX)]) == []
     assert site.dirty()
+    assert not site.soon
     assert not site.urgent
     assert site.admit(("c", 1), [SAY]) == []
     assert site.urgent, "an output waits"

@@ -10,7 +10,9 @@ Changes collect until `write`; all of them become durable in one `sync`, however
 
 from __future__ import annotations
 
+import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -42,6 +44,8 @@ class Row(Struct, frozen=True, array_like=True):
 
     key: str
     record: bytes
+    time: float = 0.0
+    """When it was appended, by the wall clock: for people who ask how long something has been open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,9 @@ class RecordLog:
     written: int = 0
     durable: int = 0
     failed: bool = False
+    clock: Callable[[], float] = time.time
+    times: dict[str, float] = field(default_factory=dict)
+    """When the records were appended that were there at the opening."""
     _rows: dict[int, bytes] = field(default_factory=dict)
     _removed: list[int] = field(default_factory=list)
     _count: int = 0
@@ -87,7 +94,7 @@ class RecordLog:
         """Put a record in place of the last one of this key; the position to wait for."""
         self._remove(key)
         self._number += 1
-        stored = _checked(self._number, self.header.incarnation, _encode(Row(key, encode_record(record))))
+        stored = _checked(self._number, self.header.incarnation, _encode(Row(key, encode_record(record), self.clock())))
         check = int.from_bytes(stored[:4], "big")
         self._rows[self._number] = stored
         self.index[key] = (self._number, check)
@@ -216,6 +223,7 @@ def _take(log: RecordLog, number: int, data: bytes) -> None:
         raise LogCorrupt(f"two records have the key {row.key!r}")
     log.index[row.key] = (number, check)
     log.records[row.key] = decode_record(row.record)
+    log.times[row.key] = row.time
     log._count += 1
     log._total = (log._total + check) % _SUM
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from txlayer.connect import connect
@@ -29,7 +30,8 @@ from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.port import Disk
 from txlayer.logs.record_log import Identity as LogIdentity
 from txlayer.logs.record_log import RecordLog, open_log
-from txlayer.messages import Census, ChainKind, Scope, TxId
+from txlayer.logs.register import Register
+from txlayer.messages import Census, ChainKind, Operate, Scope, TxId
 from txlayer.participant import Subscriber
 from txlayer.ports import Bus, Identity, SiteView, Standing
 from txlayer.records import Intent, LocalIntent, MemberDecided, VotedNo
@@ -37,16 +39,19 @@ from txlayer.resources.group import ResourceGroup
 from txlayer.resources.port import Resource
 from txlayer.runtime import directory
 from txlayer.runtime.calls import Calls
-from txlayer.runtime.inspection import TransactionView, inspect
-from txlayer.runtime.log_url import open_disk
+from txlayer.runtime.inspection import TransactionView, inspect, inspect_records
+from txlayer.runtime.log_url import open_disk, open_register
 from txlayer.runtime.loop import Loop, Probe
 from txlayer.runtime.membership import Application, Memberships
-from txlayer.runtime.pool import Pool
+from txlayer.runtime.operations import Operations, answer_to
+from txlayer.runtime.pool import Job, Pool
 from txlayer.runtime.recovery import Recovery
+from txlayer.runtime.settling import Registrar
 from txlayer.runtime.unit_work import marked_transactions
 from txlayer.runtime.wires import HOSTS, TYPES, Wires, remembered_head
 from txlayer.runtime.workshop import Workshop
 from txlayer.security import BrokerSeal, Seal
+from txlayer.telemetry import both, open_telemetry
 from txlayer.tokens import Keyring
 from txlayer.transactions.coordinated import UNDECIDED, Phase
 from txlayer.transactions.event_coordinator import Limits
@@ -86,6 +91,8 @@ class Settings:
     threads: Threads = field(default_factory=Threads)
     handler_within: float = 30.0
     probe: Probe | None = None
+    register: str | Register | None = None
+    finishers: tuple[str, ...] = ()
 
 
 class Engine:
@@ -95,14 +102,16 @@ class Engine:
         self.settings = settings
         self.application = application
         self.calls = Calls()
-        self.on_votes_missing: dict[str, Callable[[int], float]] = {}
-        self.surfaces: list[Callable[[Surface], None]] = []
+        self.on_votes_missing: dict[str, Callable[[TxId | None], float]] = {}
+        self.surfaces: list[Callable[[Surface], object]] = []
         self.on_types: Callable[[], None] = lambda: None
         self.draining = False
         self.started = False
         self.closed = False
         self.views: dict[str, SiteView] = {}
         self.resources: ResourceGroup | None = None
+        self._types_watch: Any = None
+        self._open_watch: Any = None
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._since: dict[TxId, float] = {}
@@ -131,11 +140,16 @@ class Engine:
             raise
         try:
             self._assemble()
+        except BaseException:
+            self.log.close()
+            self._close_bus()
+            raise
+        try:
             self._connect()
+            self._start_loop()
         except BaseException:
             self._take_apart(1.0)
             raise
-        self._start_loop()
 
     def _open_log(self) -> RecordLog:
         disk = open_disk(self.settings.log, self.settings.name)
@@ -156,14 +170,18 @@ class Engine:
         self.limits = Limits(limits.events, min(limits.bytes, room), limits.ahead)
         keyring = Keyring(header.secret)
         seat = Seat(
-            settings.name, header.incarnation, header.life, keyring, settings.patience, settings.bounds, self.limits
-        )
+            settings.name, header.incarnation, header.life, keyring, settings.patience, settings.bounds, self.limits,
+            settings.finishers,
+        )  # fmt: skip
         self.identity = Identity(header.incarnation, header.life)
         self.participant = Participant(seat)
+        self._telemetry = open_telemetry(settings.name)
+        probe = both(settings.probe, self._telemetry)
         self.wires = Wires(self.bus, settings.name)
-        self.loop = Loop(self.wires, settings.seal, self.log, self.participant, self.calls, settings.probe)
+        self.loop = Loop(self.wires, settings.seal, self.log, self.participant, self.calls, probe)
         self.members = Memberships(self.application)
         self.members.recovered(_types_in(self.log))
+        self._since = {view.tx: time.monotonic() - view.seconds for view in inspect_records(self.log)}
         threads = settings.threads
         self.workshop = Workshop(
             self.members,
@@ -172,12 +190,18 @@ class Engine:
             settings.handler_within,
             self.loop.post,
             self.loop.later,
-            settings.probe,
+            probe,
         )
         self.loop.workshop = self.workshop
+        if settings.register is not None:
+            opener = partial(open_register, settings.register)
+            self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
+            self.loop.registrar.start()
         self.loop.on_surface = self._on_surface
         self.loop.on_effect = self._on_effect
         self.loop.on_stopped = self._on_stopped
+        self.operations = Operations.of(self.loop)
+        self.loop.on_operate = self._on_operate
         self.application.give_up = self.loop.post
         resources = self.application.resources()
         self.resources = ResourceGroup(resources) if resources else None
@@ -185,8 +209,6 @@ class Engine:
             self.resources.open(settings.name, header.incarnation)
         self.recovery = Recovery(self)
         self.open_transactions = directory.OpenTransactions(self.bus, self.participant.coordinator)
-        self._types_watch: Any = None
-        self._open_watch: Any = None
 
     def _connect(self) -> None:
         self._types_watch = directory.watch_types(self.bus, self._on_type)
@@ -260,6 +282,8 @@ class Engine:
         self.workshop.finishers.close()
         if self.resources is not None:
             self.resources.close()
+        if self.loop.registrar is not None:
+            self.loop.registrar.close()
         self.log.close()
         self._close_bus()
 
@@ -285,7 +309,7 @@ class Engine:
 
     def post(self, event: Input) -> None:
         """Hand an event to the roles."""
-        self.loop.post(event)
+        self.loop.post(event if self._telemetry is None else self._telemetry.call(event))
 
     def ask(self, question: Callable[[], _T], timeout: float = 10.0) -> _T:
         """Run a function on the runtime thread and return what it returns."""
@@ -300,6 +324,12 @@ class Engine:
         self.loop.post(run)
         return answer.result(timeout)
 
+    def works_on(self, tx: TxId, resource: Resource) -> bool:
+        """On the runtime thread: whether this site is a member of the transaction, with this resource."""
+        role, member = self.participant.subscriber._member(tx), self.members.known.get(tx)
+        joined = isinstance(role, Executor) and role.state in (State.JOINED, State.ACTIVE)
+        return joined and member is not None and any(resource is one for one in member.resources())
+
     def transactions(self) -> list[TransactionView]:
         """What is open here."""
         return self.ask(lambda: inspect(self.participant, self._known_since))
@@ -313,6 +343,7 @@ class Engine:
             if self.started:
                 self._open_resources(known)
                 self._listen_to(before)
+                self.loop.post(self.workshop.on_subscriber)
 
     def _open_resources(self, known: Sequence[Resource]) -> None:
         resources = self.application.resources()
@@ -330,7 +361,7 @@ class Engine:
 
     def hosts(self) -> list[str]:
         """Sites that offer to coordinate for others."""
-        alive = [view for view in self.views.values() if view.standing is Standing.ALIVE]
+        alive = [view for view in list(self.views.values()) if view.standing is Standing.ALIVE]
         return sorted(view.name for view in alive if view.info.get(HOSTS) == "yes")
 
     def await_hosts(self, seconds: float) -> list[str]:
@@ -347,7 +378,7 @@ class Engine:
 
     def subscribed(self, event_type: str) -> list[str]:
         """Sites that are present and subscribe to the type, as far as is known here."""
-        alive = [view for view in self.views.values() if view.standing is Standing.ALIVE]
+        alive = [view for view in list(self.views.values()) if view.standing is Standing.ALIVE]
         return sorted(view.name for view in alive if event_type in _types_of(view))
 
     def open_watch(self) -> Any:
@@ -417,15 +448,33 @@ class Engine:
         elif surface.what == "distributed part aborted" and call is not None:
             call.aborting = surface.what
         for hear in self.surfaces:
-            hear(surface)
+            self._run(partial(hear, surface))
 
     def _on_votes_missing(self, surface: Surface) -> None:
         patience = self.on_votes_missing.get(surface.detail)
-        seconds = patience(0) if patience is not None else 0.0
-        if seconds > 0:
-            self.loop.post(WaitLonger(surface.detail, seconds))
-        else:
+        if patience is None:
             self.loop.post(AbortCall(surface.detail, "votes are missing"))
+        else:
+            self._run(partial(self._ask_patience, patience, surface))
+
+    def _ask_patience(self, patience: Callable[[TxId | None], float], surface: Surface) -> None:
+        seconds = 0.0
+        try:
+            seconds = patience(surface.tx)
+        finally:
+            longer = WaitLonger(surface.detail, seconds)
+            self.loop.post(longer if seconds > 0 else AbortCall(surface.detail, "votes are missing"))
+
+    def _run(self, act: Callable[[], object]) -> None:
+        """Application code that belongs to no transaction here: on a thread for handlers."""
+
+        def run() -> None:
+            try:
+                act()
+            except Exception:
+                _logger.exception("site %s: a callback failed", self.settings.name)
+
+        self.workshop.handlers.submit(Job(run, lambda job: None))
 
     def _on_stopped(self, error: Exception) -> None:
         threading.Thread(target=self._leave, args=(error,), name="txlayer-leave", daemon=True).start()
@@ -437,12 +486,17 @@ class Engine:
         except TxLayerError as exc:
             _logger.warning("site %s could not leave after %s: %s", self.settings.name, error, exc)
 
+    def _on_operate(self, asked: Operate) -> None:
+        if asked.site == self.settings.name:
+            views = inspect(self.participant, self._known_since)
+            self.loop.answer(answer_to(asked, self.settings.name, self.operations, views), asked.reply_to)
+
     def _sweep(self) -> None:
         """What is not needed any more is forgotten; the bus learns how far the log is."""
         desk, subscriber = self.participant.coordinator, self.participant.subscriber
         busy = self.workshop.busy()
         self.members.keep(lambda tx: tx in busy or tx in subscriber.asked or subscriber._member(tx) is not None)
-        for tx in [tx for tx in self._since if tx not in desk.transactions and tx not in self.members.known]:
+        for tx in [tx for tx in self._since if tx not in desk.transactions and subscriber._member(tx) is None]:
             del self._since[tx]
         for tx in [tx for tx in self.open_transactions.announced if tx not in desk.transactions]:
             self.open_transactions.withdraw(tx)

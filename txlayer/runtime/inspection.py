@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from txlayer.messages import TxId
+from txlayer.logs.record_log import RecordLog
+from txlayer.messages import Status, TxId
+from txlayer.records import AnyRecord, Decided, DelegationOpened, Intent, LocalIntent, MemberDecided, Settling, VotedNo
+from txlayer.tokens import member_hash
 from txlayer.transactions.coordinated import Phase
 from txlayer.transactions.executor import Executor, State
 from txlayer.transactions.local_executor import LocalExecutor
@@ -24,11 +27,11 @@ class TransactionView:
     """`coordinator`, `member`, `local` or `follower`."""
     state: str
     """Of a coordinator: census, open, voting, delegated, committed, aborted. Of a member: census, transaction,
-    preparing, commitment, refused, applying, parked, done."""
+    preparing, commitment, refused, applying, parked, done. `heuristic commit` or `heuristic abort`: an operator."""
     in_doubt: bool
     """This site cannot go on without an answer from another."""
     seconds: float
-    """Since this site has known of it, in this life."""
+    """Since this site has known of it; in a log, since it was last written down."""
     blocked_by: tuple[str, ...]
     """Whose answer is missing: sites, where they gave their names, or pseudonyms."""
 
@@ -76,3 +79,41 @@ def _member(one: Executor, seconds: float) -> TransactionView:
     in_doubt = one.state is State.PREPARED
     blocked = (one.tx.coordinator,) if waiting else ()
     return TransactionView(one.tx, one.terms.type, "member", state, in_doubt, seconds, blocked)
+
+
+def inspect_records(log: RecordLog) -> list[TransactionView]:
+    """The same from the log of a site that does not run, as far as it is written down."""
+    now = time.time()
+    views = []
+    for key, record in log.records.items():
+        known = _recorded(record)
+        if known is not None:
+            tx, type, part, state, in_doubt, blocked = known
+            seconds = max(0.0, now - log.times[key]) if log.times.get(key) else 0.0
+            views.append(TransactionView(tx, type, part, state, in_doubt, seconds, blocked))
+    return sorted(views, key=lambda view: -view.seconds)
+
+
+def _recorded(record: AnyRecord) -> tuple[TxId, str, str, str, bool, tuple[str, ...]] | None:
+    match record:
+        case Intent():
+            blocked = () if record.delegated else (record.tx.coordinator,)
+            state = State.PREPARING if record.delegated else State.PREPARED
+            return record.tx, record.terms.type, "member", state.value, not record.delegated, blocked
+        case VotedNo():
+            return record.tx, record.type, "member", State.REFUSED.value, False, ()
+        case MemberDecided():
+            state_name = "parked" if record.parked else State.DONE.value if record.undone else State.APPLYING.value
+            return record.tx, record.type, "member", state_name, False, ()
+        case LocalIntent():
+            return record.tx, record.type, "local", State.APPLYING.value, False, ()
+        case DelegationOpened():
+            delegate = (member_hash(record.pseudonym).hex(),)
+            return record.tx, record.terms.type, "coordinator", Phase.DELEGATED.value, True, delegate
+        case Settling():
+            return record.tx, record.terms.type, "coordinator", Phase.SETTLING.value, True, ("the shared register",)
+        case Decided():
+            phase = Phase.COMMITTED if record.status is Status.COMMITTED else Phase.ABORTED
+            return record.tx, record.type, "coordinator", phase.value, False, tuple(one.hex() for one in record.final)
+        case _:
+            return None

@@ -21,9 +21,13 @@ from txlayer.delivery import Delivery
 from txlayer.effects import (
     Answer,
     AskScope,
+    AwaitLog,
     Broadcast,
     CancelTimer,
     Effect,
+    FinishUnit,
+    ForgetMarker,
+    ForgetSettlements,
     Input,
     MarkersFound,
     Notify,
@@ -32,8 +36,10 @@ from txlayer.effects import (
     Received,
     Resolve,
     Role,
+    RoomChanged,
     Send,
     SetTimer,
+    Settle,
     Surface,
     TimerFired,
     TimerKey,
@@ -41,8 +47,10 @@ from txlayer.effects import (
 from txlayer.errors import DecodeError, NameTaken, TxLayerError
 from txlayer.logs.record_log import RecordLog
 from txlayer.messages import TxId
+from txlayer.records import Heuristic
 from txlayer.runtime.calls import Calls
 from txlayer.runtime.inbox import received
+from txlayer.runtime.settling import Registrar
 from txlayer.runtime.timers import Timers
 from txlayer.runtime.unit_work import WORK
 from txlayer.runtime.wires import Wires
@@ -53,6 +61,7 @@ from txlayer.transactions.participant import Participant
 
 _logger = logging.getLogger(__name__)
 _MOST_AT_ONCE = 512
+_SOON_SECONDS = 0.005
 _FORGET_SECONDS = 0.25
 
 Probe = Callable[[str, object], None]
@@ -75,14 +84,16 @@ class Loop:
         self.participant = participant
         self.log = log
         self.workshop: Workshop
+        self.registrar: Registrar | None = None
         self.on_surface: Callable[[Surface], None] = lambda _: None
         self.on_effect: Callable[[Effect], None] | None = None
+        self.on_operate: Callable[[m.Operate], None] = lambda _: None
         self.on_stopped: Callable[[Exception], None] = lambda _: None
         self.refused = 0
         """Frames that were no message, or whose seal was broken."""
         self.error: Exception | None = None
         self._seal = seal
-        self._ahead = WriteAhead(log)
+        self._ahead = WriteAhead(log, patient=self._patient)
         self._probe = probe
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._local: deque[Input] = deque()
@@ -91,7 +102,7 @@ class Loop:
         self._acts: dict[TimerKey, Callable[[], None]] = {}
         self._counter = count()
         self._stopping = False
-        self._forgetting = False
+        self._sync_later: tuple[float, Callable[[], None]] | None = None
         self._markers: tuple[TxId, ...] = ()
         self._thread = threading.Thread(target=self._run, name=f"txlayer-site-{wires.site}", daemon=True)
 
@@ -127,13 +138,14 @@ class Loop:
         return cancel
 
     def _stop(self) -> None:
-        self._forget()
+        self._sync_rest()
         self._stopping = True
 
     def _recover(self) -> None:
         records, self.log.records = self.log.records, {}
-        self._admit(self.participant.recover(records.values()))
+        self._admit(self.participant.recover(one for one in records.values() if not isinstance(one, Heuristic)))
         self._step(MarkersFound(self._markers))
+        self._watch_room()
 
     def _run(self) -> None:
         try:
@@ -147,6 +159,8 @@ class Loop:
             self.on_stopped(exc)
 
     def _turn(self) -> None:
+        if self.participant.coordinator.room_low:  # nothing new begins, so no sync may come that would notice
+            self._watch_room()
         self._take_all()
         for key in self._timers.due():
             act = self._acts.pop(key, None)
@@ -160,18 +174,31 @@ class Loop:
         while self._ahead.urgent:
             self._sync()
             self._settle()
-        if self._ahead.dirty() and not self._forgetting:
-            self._forgetting = True
-            self.later(_FORGET_SECONDS, self._forget)
-        for delivery in self._unacknowledged:
-            delivery.ack()
-        self._unacknowledged.clear()
+        if self._ahead.dirty():
+            self._sync_within(_SOON_SECONDS if self._ahead.soon else _FORGET_SECONDS)
+        if not self._ahead.soon:
+            for delivery in self._unacknowledged:
+                delivery.ack()
+            self._unacknowledged.clear()
 
-    def _forget(self) -> None:
-        """Records that were dropped since the last sync leave the disk, if no other sync has taken them along."""
-        self._forgetting = False
+    def _sync_within(self, seconds: float) -> None:
+        """At the latest then, if no other sync has taken it along."""
+        if self._sync_later is not None and self._sync_later[0] <= seconds:
+            return
+        if self._sync_later is not None:
+            self._sync_later[1]()
+        self._sync_later = (seconds, self.later(seconds, self._sync_rest))
+
+    def _sync_rest(self) -> None:
+        self._sync_later = None
         if self._ahead.dirty():
             self._sync()
+
+    def _patient(self, effect: Effect) -> bool:
+        """Nobody waits for these: the coordinator's forgetting, and finishing that holds no lock and calls nobody."""
+        if isinstance(effect, Send):
+            return isinstance(effect.message, m.Ack)
+        return isinstance(effect, ForgetMarker) or (isinstance(effect, FinishUnit) and self.workshop.empty(effect))
 
     def _take_all(self) -> None:
         try:
@@ -200,8 +227,21 @@ class Loop:
             self.refused += 1
             _logger.warning("%s: a frame was refused: %s", delivery.topic, exc)
             return
-        if event is not None:
+        if event is None:
+            return
+        if type(event.message) is m.Operate:
+            self.on_operate(event.message)
+        elif type(event.message) is not m.Operated:
             self._step(event)
+
+    def operate(self, role: Role, effects: list[Effect]) -> None:
+        """Take what a role asks for at an operator's word."""
+        self._admit([(role, effects)])
+        self._settle()
+
+    def answer(self, operated: m.Operated, to: str) -> None:
+        """Say it once what was done is durable."""
+        self._admit([(("operator", to), [AwaitLog(), Send(to, operated)])])
 
     def _settle(self) -> None:
         """Step what sites say to themselves and what was done at once, until there is nothing of it."""
@@ -229,6 +269,13 @@ class Loop:
         if probe is not None:
             probe("synced", self.log)
         self._perform(self._ahead.synced())
+        self._watch_room()
+
+    def _watch_room(self) -> None:
+        low = self.log.low()
+        if low != self.participant.coordinator.room_low:
+            _logger.warning("the disk of the log is almost full" if low else "the disk of the log has room again")
+            self._step(RoomChanged(low))
 
     def _perform(self, effects: list[Effect]) -> None:
         probe = self._probe
@@ -264,10 +311,18 @@ class Loop:
                 self.calls.on_resolve(effect)
             case Surface():
                 self.on_surface(effect)
+            case Settle() | ForgetSettlements():
+                self._ask_register(effect)
             case _:
                 raise AssertionError(f"nobody performs {type(effect).__name__}")
         if self.on_effect is not None:
             self.on_effect(effect)
+
+    def _ask_register(self, effect: Settle | ForgetSettlements) -> None:
+        if self.registrar is not None:
+            self.registrar.take(effect)
+        else:  # another site named this one as its finisher, which it is not
+            _logger.warning("site %s has no register of decisions: Site(register=...)", self.wires.site)
 
     def _send(self, effect: Send) -> None:
         if effect.site == self.wires.site:

@@ -288,6 +288,13 @@ class Memberships:
             self.known[tx] = member
         return member
 
+    def unserved(self, tx: TxId, event_type: str = "") -> str:
+        """The type of work that an earlier life left and that nobody here subscribes to; empty if it can be done."""
+        if tx in self.known:
+            return ""
+        event_type = event_type or self.types.get(tx, "")
+        return event_type if event_type and not self.application.of_type(event_type) else ""
+
     def keep(self, wanted: Callable[[TxId], bool]) -> None:
         """Forget the memberships of transactions that are over."""
         for tx in [tx for tx in self.known if not wanted(tx)]:

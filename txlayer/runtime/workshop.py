@@ -120,6 +120,7 @@ class Workshop:
     _queues: dict[TxId, deque[Task]] = field(default_factory=dict)
     _failures: dict[TxId, int] = field(default_factory=dict)
     _deadlines: dict[TxId, Callable[[], None]] = field(default_factory=dict)
+    _unserved: dict[TxId, Task] = field(default_factory=dict)
 
     def take(self, task: Task) -> None:
         """Do it, after what was asked for before it for the same transaction."""
@@ -128,13 +129,23 @@ class Workshop:
         if len(queue) == 1:
             self._start(task)
 
+    def empty(self, task: Task) -> bool:
+        """Whether this runs neither application code nor a resource."""
+        return self._at_once(task, self._member(task))
+
     def idle(self) -> bool:
-        """Whether nothing is being done or waits."""
-        return not self._queues
+        """Whether nothing is being done or waits, but for a subscriber."""
+        return self._queues.keys() <= self._unserved.keys()
 
     def busy(self) -> set[TxId]:
         """Transactions for which something is being done or waits."""
         return set(self._queues)
+
+    def on_subscriber(self) -> None:
+        """Work that an earlier life left may have found who it belongs to."""
+        waiting, self._unserved = self._unserved, {}
+        for task in waiting.values():
+            self._start(task)
 
     def on_done(self, done: TaskDone) -> None:
         """A worker is through."""
@@ -196,6 +207,8 @@ class Workshop:
         self.later(pause, lambda: self._start(task))
 
     def _start(self, task: Task) -> None:
+        if self._waits_for_subscriber(task):
+            return
         member = self._member(task)
         if isinstance(task, PrepareUnit | CommitUnit) and not member.quiet() and not member.consented:
             member.consented = True
@@ -212,6 +225,20 @@ class Workshop:
         elif pool is self.handlers:
             seconds = self.within * max(1, len(task.events) if isinstance(task, ApplyWhole | Compensate) else 1)
             self._set_deadline(seconds, _Running(task, member, attempt, job, seconds))
+
+    def _waits_for_subscriber(self, task: Task) -> bool:
+        """Without its subscriber the resources of a prepared unit are unknown: it would be taken for finished."""
+        if isinstance(task, AskScope | ForgetMarker):
+            return False
+        event_type = self.members.unserved(task.tx, task.type if isinstance(task, ApplyWhole) else "")
+        if event_type:
+            self._unserved[task.tx] = task
+            _logger.error(
+                "%s of type %r is unfinished and nobody subscribes to it here: subscribe before the site starts",
+                task.tx,
+                event_type,
+            )
+        return bool(event_type)
 
     def _member(self, task: Task) -> Membership:
         if isinstance(task, AskScope):

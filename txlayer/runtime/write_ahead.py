@@ -4,13 +4,15 @@ Answers to questions that arrive in the meantime are outputs too. Roles know not
 outputs in one list, this module holds the outputs back. An append with `barrier` holds every role. Timers are not
 outputs. What is let go goes in the order in which each role asked for it.
 
-Forgetting can wait: a record that is dropped and comes back after a crash is dropped again, and a coordinator says its
-mark again. So drops, marks, and the markers that are forgotten after them do not ask for a sync of their own.
+Not every append is in a hurry. `urgent`: an output waits that somebody else waits for. `soon`: something was appended
+whose outputs can wait a little, so that the next sync takes it along. Neither: forgetting. A record that is dropped and
+comes back after a crash is dropped again, and a coordinator says its mark again, so nobody waits for that at all.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, Effect, ForgetMarker, Role, SetTimer
@@ -28,8 +30,10 @@ class WriteAhead:
     pending: dict[Role, int] = field(default_factory=dict)
     held: deque[tuple[int, Effect]] = field(default_factory=deque)
     barrier: int = 0
+    patient: Callable[[Effect], bool] = lambda effect: isinstance(effect, ForgetMarker)
+    """Whether nobody is kept waiting by this output."""
     urgent: bool = False
-    """Something waits for the next sync, or will be asked for after a crash."""
+    soon: bool = False
 
     def admit(self, role: Role, effects: list[Effect]) -> list[Effect]:
         """Take what a role asked for; return what may be performed now."""
@@ -49,13 +53,13 @@ class WriteAhead:
                     free.append(effect)
                 else:
                     self.held.append((position, effect))
-                    self.urgent = self.urgent or not isinstance(effect, ForgetMarker)
+                    self.urgent = self.urgent or not self.patient(effect)
         return free
 
     def synced(self) -> list[Effect]:
         """The log has become durable further: what may be performed now, in order."""
         durable = self.log.durable
-        self.urgent = self.log.position > durable
+        self.urgent = self.soon = self.log.position > durable
         for role in [role for role, position in self.pending.items() if position <= durable]:
             del self.pending[role]
         free: list[Effect] = []
@@ -74,7 +78,7 @@ class WriteAhead:
 
     def _append(self, role: Role, effect: Append) -> None:
         position = self.log.append(effect.key, effect.record)
-        self.urgent = self.urgent or not isinstance(effect.record, PeerMark)
+        self.soon = self.soon or not isinstance(effect.record, PeerMark)
         if effect.barrier:
             self.barrier = position
         self._wait_for(role, position)

@@ -28,7 +28,6 @@ from txlayer.effects import (
     Received,
     Resolve,
     RoomChanged,
-    ScopeChosen,
     Send,
     SetTimer,
     Settle,
@@ -46,6 +45,7 @@ from txlayer.runtime.settling import forget, leave_keys, settle
 from txlayer.runtime.unit_work import WORK, HandlerFailed, UnitWork, Work, marked_transactions
 from txlayer.runtime.write_ahead import WriteAhead
 from txlayer.simulation.clock import Clock
+from txlayer.simulation.edges import Edges
 from txlayer.tokens import Keyring
 from txlayer.transactions.participant import Participant
 from txlayer.transactions.seat import Bounds, Patience, Seat
@@ -57,25 +57,12 @@ class Surroundings(Protocol):
     clock: Clock
     rng: Random
     register: Register
+    edges: Edges
 
     def send(self, source: str, target: str, message: m.AnyMessage) -> None: ...
     def broadcast(self, source: str, event_type: str, message: m.AnyMessage) -> None: ...
-    def choose_scope(self, site: str, tx: TxId, terms: m.Terms) -> ScopeChosen: ...
-    def work_time(self, site: str, work: Work) -> float: ...
-    def handler_fails(self, site: str, tx: TxId, event: Numbered) -> bool: ...
-    def compensation_fails(self, site: str, tx: TxId) -> bool: ...
-    def prepare_fails(self, site: str, tx: TxId) -> bool: ...
-    def sync_time(self, site: str) -> tuple[float, float]: ...
-    def opened(self, site: str, effect: Opened) -> None: ...
-    def resolved(self, site: str, effect: Resolve) -> None: ...
-    def surfaced(self, site: str, effect: Surface) -> None: ...
-    def notified(self, site: str, effect: Notify) -> None: ...
-    def published(self, site: str, effect: PublishPlain) -> None: ...
-    def relayed(self, site: str, effect: Answer) -> None: ...
-    def committed(self, site: str, tx: TxId, values: list[tuple[str, object]]) -> None: ...
     def crash_point(self, site: str, point: str) -> None: ...
     def observe(self, source: str, message: m.AnyMessage) -> None: ...
-    def broken(self, site: str, text: str) -> None: ...
     def note(self, site: str, text: str) -> None: ...
     def old_log_refused(self, site: str) -> None: ...
 
@@ -87,12 +74,12 @@ class SimulatedHandlers:
     node: Node
 
     def handle(self, tx: TxId, event: Numbered, work: Any) -> None:
-        if self.node.world.handler_fails(self.node.name, tx, event):
+        if self.node.world.edges.handler_fails(self.node.name, tx, event):
             raise HandlerFailed("drawn to fail")
         work.put(f"{tx}/{event.number}", f"{event.number}:{event.publisher}:{event.item.payload.decode()}")
 
     def compensate(self, tx: TxId, event: Numbered, work: Any) -> None:
-        if self.node.world.compensation_fails(self.node.name, tx):
+        if self.node.world.edges.compensation_fails(self.node.name, tx):
             raise HandlerFailed("drawn to fail")
         work.put(f"{tx}/{event.number}", f"{event.number}:{event.publisher}:{event.item.payload.decode()}")
 
@@ -104,7 +91,7 @@ class SimulatedResource(MemoryResource):
     node: Node
 
     def prepare(self, tx: TxId, of: int = 1) -> None:
-        if self.node.world.prepare_fails(self.node.name, tx):
+        if self.node.world.edges.prepare_fails(self.node.name, tx):
             self.roll_back(tx)
             raise HandlerFailed("drawn to fail")
         super().prepare(tx, of)
@@ -141,7 +128,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.resource.node = self
-        self.resource.on_commit = lambda tx, values: self.world.committed(self.name, tx, values)
+        self.resource.on_commit = lambda tx, values: self.world.edges.committed(self.name, tx, values)
 
     # Life and death
 
@@ -164,7 +151,7 @@ class Node:
         self._perform_batches(self.participant.recover(records.values()))
         self._sync_soon()
         self.take(MarkersFound(marked_transactions(self.resource)))
-        self._watch_room()
+        self.watch_room()
 
     def _open_log(self) -> RecordLog:
         """An operator may have put an old copy of the log in its place: it is refused, then the right one is found."""
@@ -231,7 +218,7 @@ class Node:
         if self.syncing or self.ahead is None or not self.ahead.dirty():
             return
         self.syncing = True
-        before, during = self.world.sync_time(self.name)
+        before, during = self.world.edges.sync_time(self.name)
         self._later(before, lambda: self._write(during))
 
     def _write(self, during: float) -> None:
@@ -255,11 +242,12 @@ class Node:
         self._perform(self.ahead.synced())
         if self.up:
             self._sync_soon()
-            self._watch_room()
+            self.watch_room()
 
-    def _watch_room(self) -> None:
+    def watch_room(self) -> None:
+        """Tell the roles when the disk is almost full, and when it has room again."""
         low = self.disk.low()
-        if low != self.room_low:
+        if self.up and low != self.room_low:
             self.room_low = low
             self.take(RoomChanged(low))
 
@@ -288,25 +276,25 @@ class Node:
                 world.broadcast(self.name, effect.type, effect.message)
                 world.crash_point(self.name, "after send")
             case Answer():
-                world.relayed(self.name, effect)
+                world.edges.relayed(self.name, effect)
                 world.broadcast(self.name, effect.type, m.Relay(effect.tx, effect.frame))
             case SetTimer():
                 self._set_timer(effect)
             case CancelTimer():
                 self.timers.pop(effect.key, None)
             case AskScope():
-                choice = world.choose_scope(self.name, effect.tx, effect.terms)
+                choice = world.edges.choose_scope(self.name, effect.tx, effect.terms)
                 self._later(0.0005, lambda: self.take(choice))
             case Opened():
-                world.opened(self.name, effect)
+                world.edges.opened(self.name, effect)
             case Resolve():
-                world.resolved(self.name, effect)
+                world.edges.resolved(self.name, effect)
             case Surface():
-                world.surfaced(self.name, effect)
+                world.edges.surfaced(self.name, effect)
             case Notify():
-                world.notified(self.name, effect)
+                world.edges.notified(self.name, effect)
             case PublishPlain():
-                world.published(self.name, effect)
+                world.edges.published(self.name, effect)
             case Settle():
                 self._later(0.0005, lambda: self._settle(effect))
             case ForgetSettlements():
@@ -346,13 +334,13 @@ class Node:
         queue = self.queues.setdefault(work.tx, deque())
         queue.append(work)
         if len(queue) == 1:
-            self._later(self.world.work_time(self.name, work), lambda: self._work(work))
+            self._later(self.world.edges.work_time(self.name, work), lambda: self._work(work))
 
     def _work(self, work: Work) -> None:
         try:
             result = UnitWork(self.resource, SimulatedHandlers(self)).perform(work)
         except ResourceError as exc:
-            self.world.broken(self.name, f"{type(work).__name__}: {exc}")
+            self.world.edges.broken(self.name, f"{type(work).__name__}: {exc}")
             return
         self.world.crash_point(self.name, "after work")
         if not self.up:
@@ -361,7 +349,7 @@ class Node:
         queue.popleft()
         if queue:
             following = queue[0]
-            self._later(self.world.work_time(self.name, following), lambda: self._work(following))
+            self._later(self.world.edges.work_time(self.name, following), lambda: self._work(following))
         else:
             del self.queues[work.tx]
         if result is not None:

@@ -9,33 +9,25 @@ from random import Random
 
 from txlayer import messages as m
 from txlayer.effects import (
-    Answer,
     AskCall,
     FollowCall,
     Input,
-    Notify,
-    Opened,
     PresenceChanged,
-    PublishPlain,
-    Resolve,
-    RunHandler,
-    ScopeChosen,
-    Surface,
 )
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.record_log import Identity
 from txlayer.logs.register import MemoryRegister, Register
-from txlayer.messages import ChainKind, Numbered, Scope, Terms, TxId
-from txlayer.runtime.unit_work import Work
+from txlayer.messages import ChainKind, TxId
 from txlayer.simulation.bus import SimulatedBus, seals
 from txlayer.simulation.checkers import check, lost_log_checker
 from txlayer.simulation.clock import Clock
-from txlayer.simulation.history import Applied, History
+from txlayer.simulation.edges import Edges
+from txlayer.simulation.history import History
 from txlayer.simulation.node import Node
 from txlayer.simulation.observer import Observer
 from txlayer.simulation.plan import Plan
 from txlayer.simulation.rows import rows_hit
-from txlayer.simulation.workload import TYPES, Script, confirm_helpers
+from txlayer.simulation.workload import TYPES, Script
 from txlayer.transactions.seat import Patience
 
 
@@ -57,6 +49,7 @@ class World:
         self._points: dict[str, int] = {}
         self._healed = False
         self._make_nodes()
+        self.edges = Edges(self)
         self.observer = Observer(self.history, self.clock, self.nodes)
         self.bus = self.make_bus()
         self.network = self.bus.network
@@ -226,7 +219,7 @@ class World:
             if peer.up:
                 self._tell(name, PresenceChanged(other, peer.life(), True, TYPES))
         self._announce(name, True)
-        self._follow(node)
+        self.follow(node)
         for script in self.scripts.values():
             if script.site == name:
                 self.clock.after(0.05, script.on_restart)
@@ -235,7 +228,7 @@ class World:
         prepared = self.nodes[site].resource.prepared
         return [tx for tx in prepared if tx.coordinator == coordinator and site != coordinator]
 
-    def _follow(self, node: Node) -> None:
+    def follow(self, node: Node) -> None:
         """Sites that follow, or are durable local members, read every coordinator."""
         for kind in ChainKind:
             types = tuple(t for t in TYPES if self.plan.tastes[node.name, t].reads() is kind)
@@ -275,7 +268,11 @@ class World:
         """Someone else's files take the room; a while later they are gone."""
         self.history.faults["D4"] += 1
         self.nodes[name].disk.full = True
-        self.clock.after(4.0 * self.rng.random(), lambda: setattr(self.nodes[name].disk, "full", False))
+        self.clock.after(4.0 * self.rng.random(), partial(self._free_disk, name))
+
+    def _free_disk(self, name: str) -> None:
+        self.nodes[name].disk.full = False
+        self.nodes[name].watch_room()
 
     def _copy_log(self, name: str) -> None:
         """An operator copies the log, and at the next crash puts the copy in its place."""
@@ -325,113 +322,6 @@ class World:
     def observe(self, source: str, message: m.AnyMessage) -> None:
         """A message leaves a role, for the bus or for a role beside it."""
         self.observer.observe(source, message)
-
-    # What applications do and see
-
-    def choose_scope(self, site: str, tx: TxId, terms: Terms) -> ScopeChosen:
-        """The application's answer to a census."""
-        taste = self.plan.tastes.get((site, terms.type))
-        if taste is None:  # a type that nobody here subscribed to: made up
-            return ScopeChosen(tx, Scope.NONE)
-        choice = taste.choose(tx, terms.tx_type)
-        self.history.scopes[site, tx] = choice.scope
-        return choice
-
-    def work_time(self, site: str, work: Work) -> float:
-        """How long work takes."""
-        seconds = 0.0005 * self.rng.random()
-        if isinstance(work, RunHandler) and self.rng.random() < self.faults.slow_handler:
-            self.history.faults["O4"] += 1
-            seconds += 3.0 * self.rng.random()
-        return seconds
-
-    def handler_fails(self, site: str, tx: TxId, event: Numbered) -> bool:
-        """Whether a handler is drawn to fail."""
-        first = (site, tx) not in self.history.delivered
-        self.history.delivered[site, tx] = None
-        if first and site == self.plan.refuser:
-            return True
-        return self.faults.failing_handler > 0 and self.rng.random() < self.faults.failing_handler
-
-    def compensation_fails(self, site: str, tx: TxId) -> bool:
-        """Whether an undo is drawn to fail."""
-        return self.faults.failing_compensation > 0 and self.rng.random() < self.faults.failing_compensation
-
-    def prepare_fails(self, site: str, tx: TxId) -> bool:
-        """Whether a resource is drawn to refuse."""
-        return self.faults.failing_prepare > 0 and self.rng.random() < self.faults.failing_prepare
-
-    def sync_time(self, site: str) -> tuple[float, float]:
-        """How long appends wait for company, and how long a sync takes."""
-        slow = self.rng.random() < self.faults.slow_disk
-        return 0.0002, 0.0004 + self.plan.sync_seconds + (0.3 * self.rng.random() if slow else 0.0)
-
-    def committed(self, site: str, tx: TxId, values: list[tuple[str, object]]) -> None:
-        """A resource committed a unit, or the unit that undoes it."""
-        texts = tuple(str(value) for _, value in values)
-        self.note(site, f"commits {tx} {texts}")
-        if not tx.nonce.endswith("~undo"):
-            self.history.applied.append(Applied(site, tx, self.clock.now, texts))
-            return
-        for applied in reversed(self.history.applied):
-            if applied.site == site and f"{applied.tx}~undo" == str(tx):
-                if applied.undone is not None:
-                    self.history.violation(f"compensated twice: {tx} at {site}")
-                applied.undone = texts
-                return
-        self.history.violation(f"compensated without a commit: {tx} at {site}")
-
-    def opened(self, site: str, effect: Opened) -> None:
-        """A caller's transaction is open."""
-        script = self.scripts.get(effect.call)
-        if script is not None:
-            script.on_opened(effect)
-
-    def resolved(self, site: str, effect: Resolve) -> None:
-        """A caller hears an outcome."""
-        self.note(site, f"call {effect.call} resolves to {effect.outcome}")
-        script = self.scripts.get(effect.call)
-        if script is not None:
-            script.on_resolved(effect.outcome)
-        elif effect.outcome.final:
-            self.clock.after(0.01, lambda: confirm_helpers(self, effect, site))
-
-    def surfaced(self, site: str, effect: Surface) -> None:
-        """Something an operator or a caller should see."""
-        self.note(site, f"surfaces {effect}")
-        if effect.what == "parked" and effect.tx is not None:
-            self.history.parked[site, effect.tx] = None
-            self.history.faults["K3"] += 1
-        if effect.what == "stale":
-            self._on_stale(site, effect.detail)
-        script = self.scripts.get(effect.detail)
-        if script is not None:
-            script.on_surface(effect)
-
-    def _on_stale(self, site: str, detail: str) -> None:
-        """A reader fell behind retention: it loads a snapshot, which costs time, and follows anew."""
-        for kind in ChainKind:
-            for name in self.nodes:
-                if f"{kind.value} of {name}:" in detail:
-                    self.history.stale[site, name, kind.value] = None
-        self.history.faults["F1"] += 1
-        self.clock.after(0.3, partial(self._follow, self.nodes[site]))
-
-    def published(self, site: str, effect: PublishPlain) -> None:
-        """An event on the plain topic, for the world outside."""
-        self.history.public.setdefault(effect.tx, {})[effect.event.number] = self.clock.now
-
-    def relayed(self, site: str, effect: Answer) -> None:
-        """A member repeats the coordinator's own words to a peer in doubt."""
-        self.history.faults["P10"] += 1
-
-    def notified(self, site: str, effect: Notify) -> None:
-        """A plain notification."""
-        self.history.notified.append((site, effect.tx, effect.event.number))
-
-    def broken(self, site: str, text: str) -> None:
-        """A resource was asked for what it cannot do."""
-        self.history.violation(f"impossible work at {site}: {text}")
 
     def note(self, site: str, text: str) -> None:
         """A line of the trace."""

@@ -1,8 +1,8 @@
 """The census: who is a member of a transaction (HTS 4.1, TOPS 4.6.1).
 
 Answers are counted by pseudonym, so members may stay anonymous. Those who do not want to be distributed members say
-so too, which lets the census close as soon as everyone who is present has answered, instead of always waiting for
-its window. It also closes when no further answer could change the result.
+so too, which lets the census close as soon as everyone who is present has answered and the conditions are met,
+instead of always waiting for its window. It also closes when no further answer could change the result.
 """
 
 from __future__ import annotations
@@ -51,10 +51,14 @@ class Census:
         self.others[answer] = None
 
     def complete(self) -> bool:
-        """Whether no answer is outstanding that could matter."""
+        """Whether no answer is outstanding that could matter.
+
+        Who is present is known with a delay: while the conditions are not met, those who come late have the window.
+        """
         if self._full() or self._all_allowed_answered():
             return True
-        return self.present is not None and len(self.joined) + len(self.others) >= self.present
+        answered = len(self.joined) + len(self.others)
+        return self.present is not None and answered >= self.present and not self.failure()
 
     def failure(self) -> str:
         """Why the census is not fulfilled; empty if it is."""

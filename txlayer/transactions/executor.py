@@ -331,6 +331,16 @@ class Executor:
         report = m.Compensated(self.tx, self.me(), parked)
         return [Append(self._key(), record), *effects, Send(self.tx.coordinator, report)]
 
+    def on_forced(self, commit: bool) -> list[Effect]:
+        """An operator decides in place of a coordinator that cannot be asked, or has undone parked work by hand."""
+        if self.state is State.PREPARED and not self.delegated:
+            return self._decided(commit, b"")
+        if self.compensation is None or not self.compensation.parked or commit:
+            return []
+        self.compensation.parked, self.compensation.done = False, True
+        record = MemberDecided(self.tx, self.terms.type, False, self.frames.get("decision", b""), True, undone=True)
+        return [Append(self._key(), record), Send(self.tx.coordinator, m.Compensated(self.tx, self.me()))]
+
     # Doubt
 
     def on_timer(self, name: str) -> list[Effect]:
@@ -423,12 +433,17 @@ class Executor:
         return [self._doubt_timer()] if self.state is State.REFUSED else []
 
     def on_inspected(self, found: UnitInspected) -> list[Effect]:
-        """What the resource held when the site came back: prepared work may be committed, anything less may not."""
+        """What the resource held when the site came back: prepared work may be committed, anything less may not.
+
+        Work that is committed already, though this site had not heard of a decision, was committed for it by an
+        operator who had.
+        """
         if self.state is not State.PREPARING:
             return []
-        safe = "committed" if self.choice.compensatable or self.delegated else "prepared"
+        at_once = self.choice.compensatable or self.delegated
         self.started = found.state == "prepared"
-        return self.on_prepared(UnitPrepared(self.tx, found.state == safe, "the site restarted"))
+        safe = found.state == "committed" or (self.started and not at_once)
+        return self.on_prepared(UnitPrepared(self.tx, safe, "the site restarted"))
 
     # Messages
 

@@ -267,6 +267,8 @@ class Participant:
         self.open_serials.pop(publisher.serial, None)
         if publisher.tx is not None and self.by_tx.get(publisher.tx) == call.call:
             del self.by_tx[publisher.tx]
+        if self.by_key.get(publisher.key) == call.call:
+            del self.by_key[publisher.key]
         return [(("p", call.call), [CancelTimer(("p", call.call, name)) for name in ("retry", "call")])]
 
     def _remember(self, tx: TxId) -> None:

@@ -194,6 +194,15 @@ class Voting(Coordinated):
             return [Surface("vote ignored", self.tx)]
         return self._delegate_refused(answer, join)
 
+    def on_forced(self, commit: bool) -> list[Effect]:
+        """An operator decides in place of a delegate that cannot be asked."""
+        if self.phase is not Phase.DELEGATED:
+            return []
+        ((member, join),) = self.ballot.members.items()
+        if commit:
+            return self._commit((member,))
+        return self._delegate_refused(m.Delegated(self.tx, member, b"", "resolved by an operator"), join)
+
     def _delegate_refused(self, answer: m.Delegated, join: m.Join) -> list[Effect]:
         reason = answer.reason or "the only member refused"
         self.phase = Phase.ABORTED

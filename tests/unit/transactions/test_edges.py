@@ -9,6 +9,7 @@ from txlayer.effects import (
     BeginCall,
     CommitCall,
     ConfirmCall,
+    LeaveCall,
     PresenceChanged,
     PublishCall,
     Received,
@@ -255,3 +256,15 @@ def test_publisher_listens_to_its_own_coordinator_only() -> None:
         bench.give("p", Received(forged))
         assert "k" not in bench.sites["p"].outcomes
         assert "k" not in bench.sites["p"].opened
+
+
+def test_outcome_that_is_repeated_after_the_one_who_asked_by_key_has_left_is_ignored() -> None:
+    bench = Bench(Site("c"), Site("a", member()))
+    bench.give("c", BeginCall("k", Terms("orders"), "c"))
+    bench.give("c", CommitCall("k"))
+    bench.give("c", AskCall("asks", "c", key="k"))
+    (outcome,) = bench.sites["c"].outcomes["asks"][-1:]
+    bench.give("c", LeaveCall("asks"))
+    bench.give("c", LeaveCall("k"))
+    bench.give("c", Received(m.Outcome(outcome.tx, "k", outcome.status)))
+    assert bench.sites["c"].outcomes["asks"] == [outcome]

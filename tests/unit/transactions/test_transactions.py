@@ -74,6 +74,8 @@ def test_census_closes_as_soon_as_everyone_present_has_answered() -> None:
 def test_census_without_enough_members_is_refused_and_nothing_begins() -> None:
     bench = Bench(Site("p"), Site("a", member()))
     begin(bench, Terms("orders", require=Conditions(at_least=2)))
+    assert "CensusFailed" not in bench.kinds(), "who comes late has the window"
+    bench.fire("p", "window")
     assert status(bench) is Status.REFUSED
     assert "CensusFailed" in bench.kinds()
     assert "Begin" not in bench.kinds()
@@ -82,6 +84,7 @@ def test_census_without_enough_members_is_refused_and_nothing_begins() -> None:
 def test_named_members_must_take_part() -> None:
     bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
     begin(bench, Terms("orders", require=Conditions(named=("a", "c"))))
+    bench.fire("p", "window")
     assert status(bench) is Status.REFUSED
     assert "c did not take part" in bench.sites["p"].outcomes["k"][-1].reason
 
@@ -97,7 +100,8 @@ def test_predicate_on_the_answers_is_asked() -> None:
     seen = []
     bench = Bench(Site("p"), Site("a", member()))
     begin(bench, predicate=lambda answers: bool(seen.append([join.identity for join in answers])))
-    assert seen == [["a"]]
+    bench.fire("p", "window")
+    assert seen == [["a"], ["a"]]
     assert status(bench) is Status.REFUSED
 
 

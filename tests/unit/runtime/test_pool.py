@@ -1,0 +1,71 @@
+"""Threads for application code."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tests.conftest import DEADLINE, eventually
+from txlayer.runtime.pool import Job, Pool
+
+
+def submit(pool: Pool, run: Callable[[], Any], done: list[Any] | None = None) -> tuple[Job, bool]:
+    job = Job(run, lambda job: done.append(job.result) if done is not None else None)
+    return job, pool.submit(job)
+
+
+def test_jobs_run_on_a_bounded_number_of_threads() -> None:
+    pool, done, gate = Pool("t", 3, 0), [], threading.Event()
+    names: set[str] = set()
+
+    def work() -> None:
+        names.add(threading.current_thread().name)
+        gate.wait(DEADLINE)
+
+    for _ in range(10):
+        submit(pool, work, done)
+    eventually(lambda: len(names) == 3)
+    gate.set()
+    eventually(lambda: len(done) == 10)
+    assert len(names) == 3
+    pool.close()
+
+
+def test_an_idle_thread_is_used_again() -> None:
+    pool, done = Pool("t", 5, 0), []
+    for number in range(5):
+        submit(pool, lambda: None, done)
+        eventually(lambda number=number: len(done) == number + 1)
+        eventually(lambda: pool._idle == 1)
+    assert pool.threads == 1
+    pool.close()
+
+
+def test_a_stuck_thread_is_replaced_up_to_the_cap_and_counted() -> None:
+    pool, done, gate = Pool("t", 1, 2), [], threading.Event()
+    jobs = []
+    for number in range(3):
+        job, taken = submit(pool, lambda: gate.wait(DEADLINE), done)
+        assert taken
+        eventually(lambda job=job: job.started is not None)
+        assert pool.give_up(job)
+        assert pool.stuck == number + 1
+        jobs.append(job)
+    assert pool.threads == 3
+    assert not submit(pool, lambda: None, done)[1]
+    gate.set()
+    eventually(lambda: pool.stuck == 0)
+    eventually(lambda: pool.threads == 1)
+    assert submit(pool, lambda: "again", done)[1]
+    eventually(lambda: done == ["again"], "what was given up tells nobody that it is done")
+    pool.close()
+
+
+def test_a_job_that_has_finished_cannot_be_given_up() -> None:
+    pool, done = Pool("t", 1, 1), []
+    job, _ = submit(pool, lambda: "done", done)
+    eventually(lambda: done == ["done"])
+    assert not pool.give_up(job)
+    assert pool.stuck == 0
+    pool.close()

@@ -1,0 +1,1 @@
+"""The commands of `txlayer`, one module each: `add(commands)` registers it."""

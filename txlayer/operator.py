@@ -1,0 +1,99 @@
+"""A site as its operator holds it: one that runs, asked over the bus, or one that does not, by its log."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from txlayer import messages as m
+from txlayer.delivery import Delivery
+from txlayer.errors import DecodeError, UsageError
+from txlayer.logs.record_log import Identity, open_log
+from txlayer.messages import TxId
+from txlayer.ports import Ack, Bus, Standing
+from txlayer.presence import Roster
+from txlayer.runtime.inspection import TransactionView
+from txlayer.runtime.log_url import open_disk
+from txlayer.runtime.operations import ABORT, COMMIT, LIST, decode_views, force_in, views_of
+from txlayer.runtime.wires import Wires
+from txlayer.security_levels import Secret, Signed, make_seal
+
+
+@dataclass(slots=True)
+class RunningSite:
+    """Asked over the bus, under the security level of the sites; with signatures, by the key of the site itself."""
+
+    name: str
+    bus: Bus
+    security: str | Secret | Signed = "broker"
+    within: float = 10.0
+
+    def transactions(self) -> list[TransactionView]:
+        """What is open there, oldest first, and what was forced."""
+        return self._ask(LIST, None)
+
+    def resolve(self, tx: TxId, commit: bool) -> None:
+        """Force an outcome there; `UsageError` unless it is in doubt."""
+        self._ask(COMMIT if commit else ABORT, tx)
+
+    def _ask(self, action: str, tx: TxId | None) -> list[TransactionView]:
+        with Roster(self.bus) as roster:
+            if not any(site.name == self.name and site.standing is Standing.ALIVE for site in roster.sites()):
+                raise UsageError(f"site {self.name!r} is not present on this bus: start it, or read its log by --log")
+        seal = make_seal(self.security, self.name)
+        id, answered, answers = secrets.token_hex(8), threading.Event(), list[m.Operated]()
+
+        def on_delivery(delivery: Delivery) -> None:
+            try:
+                message = seal.open(delivery.payload).message
+            except DecodeError:
+                return
+            if isinstance(message, m.Operated) and (message.id, message.site) == (id, self.name):
+                answers.append(message)
+                answered.set()
+
+        me = Wires(self.bus, f"operator-{id}")
+        subscription = self.bus.subscribe(me.inbox(me.site), on_delivery, ack=Ack.AUTO)
+        try:
+            me.publish(me.inbox(self.name), seal.close(m.Operate(self.name, me.site, id, action, tx)))
+            if not answered.wait(self.within):
+                raise UsageError(f"site {self.name!r} did not answer within {self.within} s: is the security the same?")
+        finally:
+            subscription.close()
+        if answers[0].refused:
+            raise UsageError(answers[0].refused)
+        return decode_views(answers[0].views)
+
+
+class StoppedSite:
+    """The log of a site that does not run. Opening it counts as a life, so a copy that still runs is fenced."""
+
+    def __init__(self, name: str, log: str) -> None:
+        self.name = name
+        disk = open_disk(log, name)
+        try:
+            if disk.load().header is None:
+                raise UsageError(f"{log} is no log of a site: nothing was ever written there")
+            self._log = open_log(disk, name, Identity(secrets.token_hex(8), secrets.token_bytes(32)))
+        except BaseException:
+            disk.close()
+            raise
+
+    def transactions(self) -> list[TransactionView]:
+        """What is open there, oldest first, and what was forced."""
+        return views_of(self._log)
+
+    def resolve(self, tx: TxId, commit: bool) -> None:
+        """Force an outcome; the site applies it when it starts."""
+        force_in(self._log, tx, commit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._log.close()

@@ -1,0 +1,170 @@
+"""Prepared branches in a PostgreSQL database: whose they are, since when, and what becomes of them.
+
+A site finishes its own branches. This is for what is left when its log is lost, or when it will not come back: each
+branch says in its name who coordinates its transaction, and the coordinator, or a peer that repeats the coordinator's
+decision, is asked. What nobody can tell is listed and left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import threading
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from txlayer import messages as m
+from txlayer.delivery import Delivery
+from txlayer.errors import OutcomeUnknown, ResourceError, TxLayerError, UsageError
+from txlayer.messages import Status
+from txlayer.ports import Standing
+from txlayer.resources.postgres_names import ReadName
+from txlayer.resources.postgres_prepared import PreparedBranch, PreparedBranches
+from txlayer.runtime.inbox import received
+from txlayer.security_levels import Secret
+from txlayer.site import Site
+
+WITHIN = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found out about a branch: commit, roll back, or nothing (None), and why."""
+
+    branch: PreparedBranch
+    commit: bool | None
+    reason: str
+
+
+class Inquiry:
+    """Asks about branches over a bus, as a site of a passing name."""
+
+    def __init__(self, bus: str, security: str | Secret = "broker", types: tuple[str, ...] = ()) -> None:
+        self._site = Site(f"recover-{secrets.token_hex(4)}", bus=bus, log="memory://", security=security)
+        self._types = types
+
+    def __enter__(self) -> Inquiry:
+        self._site.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._site.close()
+
+    def ask(self, branch: PreparedBranch) -> Verdict:
+        """The coordinator first, then peers."""
+        if self._owned(branch.name):
+            return Verdict(branch, None, "its site is there and finishes it itself")
+        try:
+            outcome = self._site.outcome(branch.name.tx, within=WITHIN)
+        except OutcomeUnknown:
+            outcome = m.Outcome(branch.name.tx, "", Status.UNKNOWN, reason="its coordinator does not answer")
+        if outcome.status is Status.COMMITTED:
+            return Verdict(branch, True, "its coordinator has committed it")
+        if outcome.status in (Status.ABORTED, Status.REFUSED):
+            return Verdict(branch, False, f"its coordinator has aborted it: {outcome.reason}")
+        return self._ask_peers(branch) or Verdict(branch, None, outcome.reason or outcome.status.value)
+
+    def _owned(self, name: ReadName) -> bool:
+        alive = [view for view in self._site.sites() if view.standing is Standing.ALIVE]
+        return any((view.name, view.identity.incarnation) == (name.site, name.incarnation) for view in alive)
+
+    def _ask_peers(self, branch: PreparedBranch) -> Verdict | None:
+        """Members that hold the decision repeat the coordinator's frame on the topic of the type."""
+        engine, heard = self._site._engine, threading.Event()
+        decisions: list[m.Decision] = []
+
+        def hear(delivery: Delivery) -> None:
+            delivery.ack()
+            try:
+                event = received(engine.settings.seal, delivery.payload)
+            except TxLayerError:
+                return
+            if event is not None and isinstance(event.message, m.Decision) and event.message.tx == branch.name.tx:
+                decisions.append(event.message)
+                heard.set()
+
+        for type in self._types:
+            topic = engine.wires.control(type)
+            subscription = engine.bus.subscribe(topic, hear)
+            question = m.InDoubt(branch.name.tx, type, "commitment")
+            engine.bus.publish(topic, engine.settings.seal.close(question))
+            heard.wait(WITHIN)
+            subscription.close()
+        if not decisions:
+            return None
+        commit = bool(decisions[0].final)
+        return Verdict(branch, commit, f"a peer has its coordinator's decision: {'commit' if commit else 'abort'}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `txlayer recover`."""
+    parser.add_argument("--dsn", required=True, help="the database: postgresql://host/database")
+    parser.add_argument("--bus", help="where coordinators are asked: mqtt://host:port, kafka://host:port")
+    parser.add_argument("--site", help="only branches of this site")
+    parser.add_argument("--type", action="append", default=[], help="event type whose members are asked too")
+    parser.add_argument("--secret", help="the enrolment secret of the sites, if they have one")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--commit", metavar="GID", help="commit this one, whatever its coordinator says")
+    parser.add_argument("--roll-back", metavar="GID", help="roll this one back, whatever its coordinator says")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """`txlayer recover`. Exit status 1 if something is left."""
+    database = PreparedBranches(args.dsn)
+    try:
+        branches = database.find(args.site)
+        verdicts = _verdicts(args, branches)
+        left = 0
+        for verdict in verdicts:
+            done = _apply(database, verdict, args.dry_run)
+            left += not done
+            console.print(f"{verdict.branch.gid}: {done or 'left'}: {verdict.reason}", soft_wrap=True)
+    finally:
+        database.close()
+    console.print(f"{len(branches)} prepared, {left} left")
+    return 1 if left else 0
+
+
+def _verdicts(args: argparse.Namespace, branches: list[PreparedBranch]) -> list[Verdict]:
+    forced = {args.commit: True, args.roll_back: False}
+    if args.commit or args.roll_back:
+        chosen = [branch for branch in branches if branch.gid in forced]
+        if not chosen:
+            raise UsageError("no prepared branch of that name; without --commit and --roll-back all are listed")
+        return [Verdict(branch, forced[branch.gid], "the operator says so") for branch in chosen]
+    if not args.bus:
+        raise UsageError("--bus is needed to ask coordinators; `txlayer tx list --dsn` only lists")
+    security = Secret(args.secret) if args.secret else "broker"
+    with Inquiry(args.bus, security, tuple(args.type)) as inquiry:
+        return [inquiry.ask(branch) for branch in branches]
+
+
+def _apply(database: PreparedBranches, verdict: Verdict, dry: bool) -> str:
+    if verdict.commit is None:
+        return ""
+    word = "committed" if verdict.commit else "rolled back"
+    if dry:
+        return f"would be {word}"
+    try:
+        return word if database.finish(verdict.branch, verdict.commit) else "finished meanwhile"
+    except ResourceError as exc:
+        return f"failed ({exc})"
+
+
+def list_prepared(dsn: str, site: str | None, console: Console) -> int:
+    """`txlayer tx list --dsn`: what is prepared, and for how long it has held its locks."""
+    database = PreparedBranches(dsn)
+    try:
+        branches = database.find(site)
+    finally:
+        database.close()
+    table = Table("transaction", "site", "resource", "coordinator", "prepared for", "locks")
+    for branch in branches:
+        name = branch.name
+        table.add_row(
+            str(name.tx), name.site, name.resource, name.tx.coordinator, f"{branch.age:.0f} s", ", ".join(branch.locks)
+        )
+    console.print(table)
+    return 0

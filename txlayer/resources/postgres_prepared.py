@@ -1,0 +1,62 @@
+"""All prepared branches of ours in one database, for operators: of any site, under any log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+
+from txlayer.errors import ResourceError, ResourceUnavailable
+from txlayer.resources.postgres_names import ReadName, read_name
+
+_FOUND = """
+SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::float8,
+    ARRAY(SELECT DISTINCT relation::regclass::text FROM pg_locks JOIN pg_class ON pg_class.oid = relation
+          WHERE virtualtransaction = '-1/' || p.transaction AND relkind = 'r' AND relname <> 'marker' ORDER BY 1)
+FROM pg_prepared_xacts p
+WHERE database = current_database() AND pg_has_role(owner, 'MEMBER') AND starts_with(gid, 'txlayer1:')
+ORDER BY prepared
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBranch:
+    """A branch with its name taken apart, its age in seconds, and the tables that it has locked."""
+
+    gid: str
+    name: ReadName
+    age: float
+    locks: tuple[str, ...]
+
+
+class PreparedBranches:
+    """One connection to the database."""
+
+    def __init__(self, dsn: str) -> None:
+        try:
+            self._db = psycopg.connect(dsn, autocommit=True)
+        except psycopg.Error as exc:
+            raise ResourceUnavailable(f"the database cannot be reached: {exc}") from exc
+
+    def find(self, site: str | None = None) -> list[PreparedBranch]:
+        """Those of one site, or of all; oldest first."""
+        found = []
+        for gid, age, locks in self._db.execute(_FOUND):
+            name = read_name(gid)
+            if name is not None and site in (None, name.site):
+                found.append(PreparedBranch(gid, name, age, tuple(locks)))
+        return found
+
+    def finish(self, branch: PreparedBranch, commit: bool) -> bool:
+        """Commit it or roll it back; False if somebody else has finished it meanwhile."""
+        quoted = branch.gid.replace("'", "''")
+        try:
+            self._db.execute(f"{'COMMIT' if commit else 'ROLLBACK'} PREPARED '{quoted}'".encode())
+        except psycopg.errors.UndefinedObject:
+            return False
+        except psycopg.Error as exc:
+            raise ResourceError(str(exc)) from exc
+        return True
+
+    def close(self) -> None:
+        self._db.close()

@@ -1,0 +1,133 @@
+"""The edges of a world: what its applications and resources do, and what they and their callers get to see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from txlayer.effects import Answer, Notify, Opened, PublishPlain, Resolve, RunHandler, ScopeChosen, Surface
+from txlayer.messages import ChainKind, Numbered, Scope, Terms, TxId
+from txlayer.runtime.unit_work import Work
+from txlayer.simulation.history import Applied
+from txlayer.simulation.workload import confirm_helpers
+
+if TYPE_CHECKING:
+    from txlayer.simulation.world import World
+
+
+@dataclass(slots=True, eq=False)
+class Edges:
+    """Draws what applications do, and writes down what is seen."""
+
+    world: World
+
+    def choose_scope(self, site: str, tx: TxId, terms: Terms) -> ScopeChosen:
+        """The application's answer to a census."""
+        taste = self.world.plan.tastes.get((site, terms.type))
+        if taste is None:  # a type that nobody here subscribed to: made up
+            return ScopeChosen(tx, Scope.NONE)
+        choice = taste.choose(tx, terms.tx_type)
+        self.world.history.scopes[site, tx] = choice.scope
+        return choice
+
+    def work_time(self, site: str, work: Work) -> float:
+        """How long work takes."""
+        seconds = 0.0005 * self.world.rng.random()
+        if isinstance(work, RunHandler) and self.world.rng.random() < self.world.faults.slow_handler:
+            self.world.history.faults["O4"] += 1
+            seconds += 3.0 * self.world.rng.random()
+        return seconds
+
+    def handler_fails(self, site: str, tx: TxId, event: Numbered) -> bool:
+        """Whether a handler is drawn to fail."""
+        first = (site, tx) not in self.world.history.delivered
+        self.world.history.delivered[site, tx] = None
+        if first and site == self.world.plan.refuser:
+            return True
+        rate = self.world.faults.failing_handler
+        return rate > 0 and self.world.rng.random() < rate
+
+    def compensation_fails(self, site: str, tx: TxId) -> bool:
+        """Whether an undo is drawn to fail."""
+        return (
+            self.world.faults.failing_compensation > 0
+            and self.world.rng.random() < self.world.faults.failing_compensation
+        )
+
+    def prepare_fails(self, site: str, tx: TxId) -> bool:
+        """Whether a resource is drawn to refuse."""
+        rate = self.world.faults.failing_prepare
+        return rate > 0 and self.world.rng.random() < rate
+
+    def sync_time(self, site: str) -> tuple[float, float]:
+        """How long appends wait for company, and how long a sync takes."""
+        slow = self.world.rng.random() < self.world.faults.slow_disk
+        return 0.0002, 0.0004 + self.world.plan.sync_seconds + (0.3 * self.world.rng.random() if slow else 0.0)
+
+    def committed(self, site: str, tx: TxId, values: list[tuple[str, object]]) -> None:
+        """A resource committed a unit, or the unit that undoes it."""
+        texts = tuple(str(value) for _, value in values)
+        self.world.note(site, f"commits {tx} {texts}")
+        if not tx.nonce.endswith("~undo"):
+            self.world.history.applied.append(Applied(site, tx, self.world.clock.now, texts))
+            return
+        for applied in reversed(self.world.history.applied):
+            if applied.site == site and f"{applied.tx}~undo" == str(tx):
+                if applied.undone is not None:
+                    self.world.history.violation(f"compensated twice: {tx} at {site}")
+                applied.undone = texts
+                return
+        self.world.history.violation(f"compensated without a commit: {tx} at {site}")
+
+    def opened(self, site: str, effect: Opened) -> None:
+        """A caller's transaction is open."""
+        script = self.world.scripts.get(effect.call)
+        if script is not None:
+            script.on_opened(effect)
+
+    def resolved(self, site: str, effect: Resolve) -> None:
+        """A caller hears an outcome."""
+        self.world.note(site, f"call {effect.call} resolves to {effect.outcome}")
+        script = self.world.scripts.get(effect.call)
+        if script is not None:
+            script.on_resolved(effect.outcome)
+        elif effect.outcome.final:
+            self.world.clock.after(0.01, lambda: confirm_helpers(self.world, effect, site))
+
+    def surfaced(self, site: str, effect: Surface) -> None:
+        """Something an operator or a caller should see."""
+        self.world.note(site, f"surfaces {effect}")
+        if effect.what == "parked" and effect.tx is not None:
+            self.world.history.parked[site, effect.tx] = None
+            self.world.history.faults["K3"] += 1
+        if effect.what == "stale":
+            self._on_stale(site, effect.detail)
+        script = self.world.scripts.get(effect.detail)
+        if script is not None:
+            script.on_surface(effect)
+
+    def _on_stale(self, site: str, detail: str) -> None:
+        """A reader fell behind retention: it loads a snapshot, which costs time, and follows anew."""
+        for kind in ChainKind:
+            for name in self.world.nodes:
+                if f"{kind.value} of {name}:" in detail:
+                    self.world.history.stale[site, name, kind.value] = None
+        self.world.history.faults["F1"] += 1
+        self.world.clock.after(0.3, partial(self.world.follow, self.world.nodes[site]))
+
+    def published(self, site: str, effect: PublishPlain) -> None:
+        """An event on the plain topic, for the world outside."""
+        self.world.history.public.setdefault(effect.tx, {})[effect.event.number] = self.world.clock.now
+
+    def relayed(self, site: str, effect: Answer) -> None:
+        """A member repeats the coordinator's own words to a peer in doubt."""
+        self.world.history.faults["P10"] += 1
+
+    def notified(self, site: str, effect: Notify) -> None:
+        """A plain notification."""
+        self.world.history.notified.append((site, effect.tx, effect.event.number))
+
+    def broken(self, site: str, text: str) -> None:
+        """A resource was asked for what it cannot do."""
+        self.world.history.violation(f"impossible work at {site}: {text}")
