@@ -111,6 +111,12 @@ class SiteBase:
         self._plain: PlainEvents | None = None
         self._enlisted: set[str] = set()
 
+    @property
+    def bus(self) -> Bus:
+        """The bus of a started site: for plain topics, presence and tools."""
+        self._engine.check(new=False)
+        return self._engine.bus
+
     # Subscribers
 
     def subscriber(

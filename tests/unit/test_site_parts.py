@@ -46,8 +46,8 @@ def test_conditions_are_joined() -> None:
     [
         (Outcome(TX, "k", Status.ABORTED, reason="no", by="a"), TransactionAborted),
         (Outcome(TX, "k", Status.REFUSED, reason="1 of at least 2 members"), CensusUnfulfilled),
-        (Outcome(TX, "k", Status.REFUSED, reason="x may not commit this transaction"), TransactionRefused),
-        (Outcome(None, "k", Status.REFUSED, reason="more than 3 open transactions"), TransactionRefused),
+        (Outcome(TX, "k", Status.REFUSED, reason="x may not commit this transaction", by="c"), TransactionRefused),
+        (Outcome(None, "k", Status.REFUSED, reason="more than 3 open transactions", by="c"), TransactionRefused),
         (Outcome(TX, "k", Status.PENDING, final=False), OutcomeUnknown),
         (Outcome(TX, "k", Status.UNKNOWN, reason="the log is gone"), OutcomeUnknown),
         (Outcome(TX, "k", Status.FINISHED, reason="finished and forgotten"), OutcomeUnknown),
