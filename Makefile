@@ -14,7 +14,7 @@ unexport TOXENV TOX_SKIP_ENV TOX_OVERRIDE TOX_CONFIG_FILE PYTEST_ADDOPTS
 .NOTPARALLEL:
 
 help:
-	@echo "make demo    a tour on one process, no server needed"
+	@echo "make demo    a story of transactions in the terminal, no server needed"
 	@echo "make test    all checks and tests, with the servers that they need"
 	@echo "make lint    style and types only"
 	@echo "make bench   what the layer costs over MQTT and Kafka"
@@ -32,6 +32,8 @@ lint: $(TOX_VENV)/.done
 bench: $(VENV)/.bench
 	@$(VENV)/bin/python -m benchmarks passthrough --bus mqtt --json
 	@$(VENV)/bin/python -m benchmarks passthrough --bus kafka --json
+	@$(VENV)/bin/python -m benchmarks transactions --bus mqtt --json
+	@$(VENV)/bin/python -m benchmarks transactions --bus kafka --json
 
 clean:
 	rm -rf $(VENV) .tox

@@ -102,6 +102,7 @@ def _summary(runs: list[tuple[Measured, Measured]]) -> dict[str, Any]:
             "per_second": round(statistics.median(one.per_second for one in measured)),
             "p50_ms": round(statistics.median(one.p50 for one in measured) * 1000, 3),
             "p99_ms": round(statistics.median(one.p99 for one in measured) * 1000, 3),
+            "failed": sum(one.failed for one in measured),
         }
     return figures
 

@@ -58,6 +58,7 @@ _Beginning = tuple[Begin, float]
 PUBLISHER = "txlayer.publisher"
 """The attribute by which a site recognises its own transactions."""
 SELF, HOSTED = "self", "hosted"
+MOST_LETTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,8 @@ class SiteBase:
         finishers: Sequence[str] = (),
     ) -> None:
         check_label(name)
+        if len(name) > MOST_LETTERS:
+            raise UsageError(f"site name of {len(name)} letters: at most {MOST_LETTERS}, it becomes part of topics")
         if finishers and register is None:
             raise UsageError("finishers share a register of decisions with this site: register='postgresql://...'")
         self.name = name
@@ -107,6 +110,12 @@ class SiteBase:
         self._engine = Engine(settings, self._application)
         self._plain: PlainEvents | None = None
         self._enlisted: set[str] = set()
+
+    @property
+    def bus(self) -> Bus:
+        """The bus of a started site: for plain topics, presence and tools."""
+        self._engine.check(new=False)
+        return self._engine.bus
 
     # Subscribers
 

@@ -248,21 +248,14 @@ def raise_for(outcome: Outcome) -> Outcome:
         case Status.ABORTED:
             by = f" by {outcome.by}" if outcome.by else ""
             raise TransactionAborted(f"aborted{by}: {outcome.reason}", outcome)
-        case Status.REFUSED if outcome.tx is not None and outcome.members == 0 and not outcome.by:
-            raise _refusal(outcome)
+        case Status.REFUSED if outcome.by:
+            raise TransactionRefused(f"refused by {outcome.by}: {outcome.reason}", outcome)
         case Status.REFUSED:
-            raise TransactionRefused(f"refused: {outcome.reason}", outcome)
+            raise CensusUnfulfilled(f"census not fulfilled: {outcome.reason}", outcome)
         case Status.PENDING:
             raise OutcomeUnknown(f"the outcome of {outcome.tx} is not known yet: ask site.outcome(...) later", outcome)
         case _:
             raise OutcomeUnknown(f"{outcome.tx}: {outcome.reason}", outcome)
-
-
-def _refusal(outcome: Outcome) -> TransactionRefused:
-    for sign in (" may not ", "takes no more", " in one transaction"):
-        if sign in outcome.reason:
-            return TransactionRefused(f"refused: {outcome.reason}", outcome)
-    return CensusUnfulfilled(f"census not fulfilled: {outcome.reason}", outcome)
 
 
 class Transaction:

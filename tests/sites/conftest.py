@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import eventually
-from tests.contract.conftest import BusWorld, private_world, world  # noqa: F401
+from tests.conftest import DEADLINE, eventually
+from tests.contract.conftest import BusWorld, MemoryWorld, ServerWorld
 from txlayer import Patience, Site
 from txlayer.site_base import SiteBase
 
@@ -29,6 +29,12 @@ class Sites:
         self.folder = folder
         self._all: list[Site] = []
 
+    @property
+    def url(self) -> str:
+        """The bus; a busy machine is given time."""
+        patient = "" if self.world.url.startswith("memory:") else f"?connect_timeout={DEADLINE}"
+        return self.world.url + patient
+
     def name(self, short: str) -> str:
         """The full name of a site, or an event type of this test's own."""
         return self.prefix + short
@@ -37,7 +43,7 @@ class Sites:
         """A site that is not started yet."""
         options.setdefault("log", "memory://")
         options.setdefault("patience", QUICK)
-        site = Site(self.name(short), bus=self.world.url, **options)
+        site = Site(self.name(short), bus=self.url, **options)
         self._all.append(site)
         return site
 
@@ -71,8 +77,33 @@ SUBSCRIBER_OPTIONS = {
 }  # fmt: skip
 
 
+BUSES = ["memory", "mqtt", "kafka"]
+
+
+@pytest.fixture(params=BUSES)
+def world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
+    """A broker shared by the tests of its kind."""
+    memory = request.param == "memory"
+    world = MemoryWorld() if memory else ServerWorld(request.getfixturevalue(f"{request.param}_broker"))
+    yield world
+    world.close()
+
+
+@pytest.fixture(params=BUSES)
+def private_world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
+    """A broker of this test's own, which it may kill."""
+    if request.param == "memory":
+        world: BusWorld = MemoryWorld()
+    elif request.param == "mqtt":
+        world = ServerWorld(request.getfixturevalue("private_mqtt_broker")(persistence=True))
+    else:
+        world = ServerWorld(request.getfixturevalue("private_kafka_broker")())
+    yield world
+    world.close()
+
+
 @pytest.fixture
-def sites(world: BusWorld, tmp_path: Path) -> Iterator[Sites]:  # noqa: F811
+def sites(world: BusWorld, tmp_path: Path) -> Iterator[Sites]:
     sites = Sites(world, tmp_path)
     yield sites
     sites.close()
@@ -81,8 +112,6 @@ def sites(world: BusWorld, tmp_path: Path) -> Iterator[Sites]:  # noqa: F811
 @pytest.fixture
 def memory_sites(tmp_path: Path) -> Iterator[Sites]:
     """On the memory bus alone: for what does not depend on the bus."""
-    from tests.contract.conftest import MemoryWorld
-
     sites = Sites(MemoryWorld(), tmp_path)
     yield sites
     sites.close()

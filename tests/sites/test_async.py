@@ -23,7 +23,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def make(sites: Sites, short: str, **options: Any) -> AsyncSite:
-    return AsyncSite(sites.name(short), bus=sites.world.url, log="memory://", patience=QUICK, **options)
+    return AsyncSite(sites.name(short), bus=sites.url, log="memory://", patience=QUICK, **options)
 
 
 def test_coroutine_handlers_run_on_the_users_loop(sites: Sites) -> None:

@@ -394,6 +394,8 @@ def test_a_site_that_is_not_started(memory_sites: Sites) -> None:
         site.transaction("t")
     with pytest.raises(UsageError, match="1 to 120 letters"):
         Site("a b", bus="memory://x", log="memory://")
+    with pytest.raises(UsageError, match="at most 100"):
+        Site("a" * 101, bus="memory://x", log="memory://")
     with pytest.raises(UsageError, match="no kind of log"):
         Site("a", bus="memory://x", log="oracle://x").start()
     with pytest.raises(UsageError, match=r"sqlite:///file\.db"):

@@ -175,7 +175,7 @@ class MemberProcess:
     """A member in a process of its own."""
 
     def __init__(self, sites: Sites, short: str, type: str) -> None:
-        self.arguments = [sites.name(short), sites.world.url, str(sites.folder), type]
+        self.arguments = [sites.name(short), sites.url, str(sites.folder), type]
         self.name = sites.name(short)
         self._start()
 

@@ -126,13 +126,14 @@ class Engine:
                 raise Closed(f"site {self.settings.name!r} is closed: make a new one")
             if self.started:
                 return
+            self._pid = os.getpid()
             self._open()
             self.started = True
 
     def _open(self) -> None:
         settings = self.settings
         self.owns_bus = isinstance(settings.bus, str)
-        self.bus: Bus = connect(settings.bus) if isinstance(settings.bus, str) else settings.bus  # type: ignore[assignment]
+        self.bus: Bus = _connect(settings.bus) if isinstance(settings.bus, str) else settings.bus  # type: ignore[assignment]
         try:
             self.log = self._open_log()
         except BaseException:
@@ -507,6 +508,15 @@ class Engine:
     def _known_since(self, tx: TxId) -> float:
         member = self.members.known.get(tx)
         return self._since.get(tx, member.since if member is not None else self._born)
+
+
+def _connect(url: str) -> Bus:
+    """A bus for messages that somebody waits for: Kafka's producer does not linger for company, unless the URL says so.
+
+    Under load it fills batches all the same, with what comes in while a request is on its way.
+    """
+    prompt = {"linger.ms": 0} if url.startswith("kafka:") and "linger.ms" not in url else {}
+    return connect(url, **prompt)
 
 
 def _await(look: Callable[[], list[_T]], seconds: float) -> list[_T]:

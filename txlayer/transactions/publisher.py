@@ -147,10 +147,14 @@ class Publisher:
         return [*stop, Resolve(self.call, outcome)]
 
     def on_refused(self, refused: m.Refused) -> list[Effect]:
-        """The coordinator will not do it. A question is never refused: that answers something said before."""
+        """The coordinator will not do it. Its name tells that from a census that was not fulfilled.
+
+        A question is never refused: that answers something said before.
+        """
         if self.ending == "ask":
             return []
-        return self.on_outcome(Outcome(refused.tx, self.call, Status.REFUSED, reason=refused.reason))
+        outcome = Outcome(refused.tx, self.call, Status.REFUSED, reason=refused.reason, by=self.coordinator)
+        return self.on_outcome(outcome)
 
     def on_votes_missing(self, missing: m.VotesMissing) -> list[Effect]:
         """The caller may wait longer or abort."""
