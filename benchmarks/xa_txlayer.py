@@ -43,7 +43,7 @@ class Layer:
 
     def transaction(self) -> None:
         """The call returns when the decision is durable."""
-        self._site.send(self._run, [{"value": "x"}], require=self._everyone)
+        self._site.send(self._run, [{"value": "x"}], require=self._everyone, census_within=20.0, vote_within=20.0)
 
     def close(self) -> None:
         self._site.close()

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from tests.bank.banks import ACCOUNTS, QUICK, START, TRANSFERS, Bank
 from tests.bank.faults import Faults
-from txlayer import Site, Status, TxId, named
+from txlayer import Bounds, Site, Status, named
 from txlayer.errors import BusError, OutcomeUnknown, TransactionAborted, TransactionError
 from txlayer.testing.mosquitto import Mosquitto
 
@@ -28,7 +28,7 @@ class Told:
 
     committed: set[str] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)
-    unknown: dict[str, TxId | None] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
     reasons: Counter[str] = field(default_factory=Counter)
 
     def count(self) -> int:
@@ -42,7 +42,8 @@ def run(transfers: int, faults: int, seed: int) -> dict[str, Any]:
         broker = stack.enter_context(Mosquitto(persistence=True))
         port = urlsplit(broker.url).port or 0
         banks = [Bank(number, broker.url, port, stack) for number in range(BANKS)]
-        head = stack.enter_context(Site("head", bus=broker.url, log="memory://", patience=QUICK))
+        bounds = Bounds(unconfirmed=1_000_000)  # whoever was left in doubt can ask at the end
+        head = stack.enter_context(Site("head", bus=broker.url, log="memory://", patience=QUICK, bounds=bounds))
         _wait(lambda: len(head.subscribed(TRANSFERS)) == BANKS, 60.0)
         told, disturbed = Told(), Faults(banks, broker, seed)
         violations = _drive(head, banks, told, disturbed, transfers, faults, seed)
@@ -89,10 +90,10 @@ def _call(head: Site, told: Told, over: threading.Event, seed: int, caller: int)
             "amount": draw.randint(1, 50),
         }  # fmt: skip
         try:
-            head.send(TRANSFERS, [transfer], require=everyone, census_within=3.0, vote_within=3.0, within=10.0)
+            head.send(TRANSFERS, [transfer], key=key, require=everyone, census_within=3.0, vote_within=3.0, within=10.0)
             told.committed.add(key)
-        except OutcomeUnknown as exc:
-            told.unknown[key] = exc.outcome.tx if exc.outcome is not None else None
+        except OutcomeUnknown:
+            told.unknown.add(key)
         except (TransactionAborted, TransactionError) as exc:
             told.aborted.add(key)
             told.reasons[str(exc)[:80]] += 1
@@ -107,14 +108,12 @@ def _settle(head: Site, banks: list[Bank], told: Told) -> list[str]:
     """Everything heals; whoever was left in doubt asks again."""
     end = time.monotonic() + HEALING_SECONDS
     while told.unknown and time.monotonic() < end:
-        key, tx = next(iter(told.unknown.items()))
-        if tx is None:
-            return [f"{key} is unknown and has no id"]
+        key = min(told.unknown)
         try:
-            outcome = head.outcome(tx, within=5.0)
+            outcome = head.outcome(key=key, within=5.0)
         except OutcomeUnknown:
             continue
-        del told.unknown[key]
+        told.unknown.remove(key)
         (told.committed if outcome.status is Status.COMMITTED else told.aborted).add(key)
     left = [f"{key} was never decided" for key in told.unknown]
     if not _wait(lambda: all(bank.prepared() == 0 for bank in banks), HEALING_SECONDS):

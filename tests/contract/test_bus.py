@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import DEADLINE, eventually
 from tests.contract.conftest import KINDS, ORDERED_KINDS, BusWorld, open_private_world, open_world
+from tests.inbox import Inbox
 from txlayer import Ack, Delivery, Gap, Identity, Receipt, Retry, Roster, Standing, dead_letters, errors
 
 
@@ -24,20 +25,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
 def private_world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
     """Likewise."""
     yield from open_private_world(request)
-
-
-class Inbox(list[Delivery]):
-    """A handler that keeps what it gets."""
-
-    def __call__(self, delivery: Delivery) -> None:
-        self.append(delivery)
-
-    @property
-    def payloads(self) -> list[bytes]:
-        return [delivery.payload for delivery in self]
-
-    def wait(self, count: int) -> None:
-        eventually(lambda: len(self) >= count, f"{count} events, {len(self)} came")
 
 
 def test_round_trip_leaves_payload_key_and_headers_as_they_were(world: BusWorld, name: str) -> None:

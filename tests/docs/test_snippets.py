@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_BROKERS = {"mqtt://localhost:1883": "mqtt_broker", "kafka://localhost:9092": "kafka_broker",
+_BROKERS = {
+    "mqtt://localhost:1883": "mqtt_broker",
+    "kafka://localhost:9092": "kafka_broker",
     "postgresql://localhost/ledger": "postgres_server",
 }
 

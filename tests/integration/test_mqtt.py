@@ -22,6 +22,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from tests.conftest import DEADLINE, eventually
+from tests.inbox import Inbox
 from tests.proxy import Proxy
 from txlayer import (
     Ack,
@@ -46,20 +47,6 @@ OLD = "3.1.1"
 AS_DEBIAN_SHIPS_IT = {"max_inflight_messages": 20, "max_queued_messages": 1000}
 SECRET = "s3cret-word"
 _numbers = itertools.count(1)
-
-
-class Inbox(list[Delivery]):
-    """A handler that keeps what it gets."""
-
-    def __call__(self, delivery: Delivery) -> None:
-        self.append(delivery)
-
-    @property
-    def payloads(self) -> list[bytes]:
-        return [delivery.payload for delivery in self]
-
-    def wait(self, count: int) -> None:
-        eventually(lambda: len(self) >= count, f"{count} events, {len(self)} came")
 
 
 class Opener:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import DEADLINE, eventually
+from tests.inbox import Inbox
 from tests.integration.ordered_load import start_host
-from txlayer import Ack, Bus, Delivery, Gap, connect, errors, ordered
+from txlayer import Ack, Bus, Gap, connect, errors, ordered
 from txlayer.adapters.memory_broker import broker as memory_broker
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.sqlite import SqliteDisk
@@ -26,20 +27,6 @@ from txlayer.sequencing.tcp_server import HostExchange
 from txlayer.testing.server import Server
 
 CHAIN = "edges"
-
-
-class Inbox(list[Delivery]):
-    """A handler that keeps what it gets."""
-
-    def __call__(self, delivery: Delivery) -> None:
-        self.append(delivery)
-
-    @property
-    def payloads(self) -> list[bytes]:
-        return [delivery.payload for delivery in self]
-
-    def wait(self, count: int) -> None:
-        eventually(lambda: len(self) >= count, f"{count} events, {len(self)} came")
 
 
 class Edges:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgspec
-
 from tests.stress_sites import lines, orders
+from tests.stress_sites.handle import Handle
 from tests.stress_sites.remains import Remains
 from tests.stress_sites.tastes import Config, draw_tastes
 from txlayer.messages import Access, Item, Status
@@ -24,7 +20,8 @@ from txlayer.simulation.history import CallSeen
 from txlayer.simulation.workload import TYPES, draw_terms
 from txlayer.testing.server import Server
 
-_decode = msgspec.json.Decoder(orders.AnyAnswer).decode
+SLOWEST = 300.0
+"""Seconds that a site may take to start, to end or to answer on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,87 +37,8 @@ class Wishes:
     seed: int = 1
     mutant: str = ""
     """A planted bug, by name."""
-    patience: float = 120.0
+    rest_within: float = 300.0
     """Seconds after the last fault within which everything must have come to rest."""
-
-
-class Handle:
-    """One site and its process."""
-
-    def __init__(self, config: Config, on_answer: Callable[[str, orders.AnyAnswer], None]) -> None:
-        self.config = config
-        self.ready = threading.Event()
-        self.left: orders.Left | None = None
-        self.closed: orders.Closed | None = None
-        self._on_answer = on_answer
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def start(self, dies_after: int = 0) -> None:
-        """A new process; it ends itself after so many steps, if any are given."""
-        self.ready = threading.Event()
-        config = msgspec.structs.replace(self.config, dies_after=dies_after)
-        errors = (Path(self.config.folder) / f"{self.config.name}.stderr").open("ab")
-        command = [sys.executable, "-m", "tests.stress_sites.site_process", msgspec.json.encode(config).decode()]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
-        errors.close()
-        threading.Thread(target=self._listen, args=(self._process, self.ready), daemon=True).start()
-
-    def _listen(self, process: subprocess.Popen[bytes], ready: threading.Event) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            answer = _decode(line)
-            self._on_answer(self.config.name, answer)
-            if isinstance(answer, orders.Ready):
-                ready.set()
-            elif isinstance(answer, orders.Left):
-                self.left = answer
-            elif isinstance(answer, orders.Closed):
-                self.closed = answer
-
-    def tell(self, order: orders.AnyOrder) -> bool:
-        """False if there is nobody to be told."""
-        if self._process is None or not self.ready.is_set():
-            return False
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(msgspec.json.encode(order) + b"\n")
-            self._process.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            return False
-        return True
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._reap(self._process)
-
-    def signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-
-    def wait(self, seconds: float) -> int | None:
-        """The exit code; None if it does not end."""
-        assert self._process is not None
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        return self._reap(self._process)
-
-    @staticmethod
-    def _reap(process: subprocess.Popen[bytes]) -> int:
-        code = process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None and not pipe.closed:
-                try:
-                    pipe.close()
-                except BrokenPipeError:
-                    continue
-        return code
 
 
 @dataclass(slots=True)
@@ -220,7 +138,7 @@ class Driver:
             self.helpers[key] = helper
         keyed = rng.random() < 0.6
         order = orders.Run(key, call.coordinator, terms, tuple(items), rng.random() < 0.07, keyed)
-        end = time.monotonic() + 60.0
+        end = time.monotonic() + SLOWEST
         while not self._tell(publisher, order):
             if time.monotonic() > end:
                 self.complaints.append(f"{publisher} does not start")
@@ -302,13 +220,13 @@ class Driver:
     # Waiting
 
     def _await_room(self) -> None:
-        end = time.monotonic() + self.wishes.patience
+        end = time.monotonic() + SLOWEST
         while len(self.running) >= self.wishes.at_once and time.monotonic() < end:
             time.sleep(0.01)
 
     def _await_ready(self) -> None:
         for name, site in self.sites.items():
-            if not site.ready.wait(60.0):
+            if not site.ready.wait(SLOWEST):
                 raise AssertionError(f"{name} does not start: see {self.folder}/{name}.stderr")
 
     def _heal(self) -> None:
@@ -320,7 +238,7 @@ class Driver:
         self._await_ready()
         for site in self.sites.values():
             site.tell(orders.Heal())
-        end = time.monotonic() + self.wishes.patience
+        end = time.monotonic() + self.wishes.rest_within
         while time.monotonic() < end and not self._at_rest():
             time.sleep(0.2)
 
@@ -343,7 +261,7 @@ class Driver:
         for site in self.sites.values():
             site.tell(orders.Close())
         for name, site in self.sites.items():
-            code = site.wait(60.0)
+            code = site.wait(SLOWEST)
             if code != 0:
                 self.complaints.append(f"{name} ended with {code} instead of closing")
             elif site.closed is None or site.closed.threads:

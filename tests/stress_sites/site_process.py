@@ -19,7 +19,7 @@ from tests.stress_sites import lines, orders
 from tests.stress_sites.callers import Callers
 from tests.stress_sites.database import Database
 from tests.stress_sites.lines import Pen
-from tests.stress_sites.members import Faults, join
+from tests.stress_sites.members import HANDLER_WITHIN, Faults, join
 from tests.stress_sites.tastes import Config
 from tests.stress_sites.witness import Witness
 from txlayer import RAW, Patience, Site
@@ -42,7 +42,7 @@ class SiteProcess:
         self._faults = Faults(f"{config.seed} {config.name} {len(self._before)}", config.failing, config.slow)
         self._site = Site(
             config.name, bus=config.bus, log=f"sqlite:///{folder / config.name}.log", hosts=True, codec=RAW,
-            patience=QUICK, handler_within=5.0, probe=witness,
+            patience=QUICK, handler_within=HANDLER_WITHIN, probe=witness,
         )  # fmt: skip
         self._databases: list[Database] = []
         for event_type, liking in config.tastes.items():

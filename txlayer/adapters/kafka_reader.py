@@ -284,12 +284,18 @@ class KafkaReader:
             self.consumer.incremental_assign(new)
 
     def _learn(self, topics: Collection[str]) -> None:
-        """A consumer that does not know a topic yet takes a second to ask for it by itself."""
-        if len(topics) > 5:
-            self.consumer.list_topics(timeout=_ASK_SECONDS)
-            return
-        for topic in sorted(topics):
-            self.consumer.list_topics(topic, timeout=_ASK_SECONDS)
+        """A consumer that does not know a topic yet takes a second to ask for it by itself.
+
+        While the broker is away it has to: whoever gave up here would leave partitions that count as read and are not.
+        """
+        try:
+            if len(topics) > 5:
+                self.consumer.list_topics(timeout=_ASK_SECONDS)
+                return
+            for topic in sorted(topics):
+                self.consumer.list_topics(topic, timeout=_ASK_SECONDS)
+        except KafkaException as exc:
+            _logger.info("Kafka: topics to be read are not known yet: %s", exc)
 
     def _detach(self, feeds: Mapping[Place, Feed]) -> None:
         gone = []

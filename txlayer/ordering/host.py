@@ -18,6 +18,7 @@ from typing import TypeAlias
 from txlayer.errors import LogCorrupt
 from txlayer.ordering.directory import Directory
 from txlayer.ordering.effects import Claimed, Effect, Neighbours, Persist, Report, Send, Tick
+from txlayer.ordering.filling import fault_in_fill, fill_in
 from txlayer.ordering.host_state import HostConfig, HostState
 from txlayer.ordering.link import DownLink, UpLink
 from txlayer.ordering.messages import (
@@ -40,7 +41,7 @@ from txlayer.ordering.records import AnyRecord, ChainRecord, EpochRecord, Subscr
 from txlayer.ordering.registry import Registry
 from txlayer.ordering.searches import Searches
 from txlayer.ordering.ticket_desk import TicketDesk
-from txlayer.ordering.timestamp import fault_in_entries, host_of, place_of
+from txlayer.ordering.timestamp import host_of, place_of
 from txlayer.ordering.topic_manager import OPEN, TopicManager
 
 HostEvent: TypeAlias = (
@@ -310,40 +311,18 @@ class Host:
         return self._on_fill(body)
 
     def _on_fill(self, fill: Fill) -> list[Effect]:
-        fault = self._fault_in_fill(fill)
+        fault = fault_in_fill(self.state, fill)
         if fault is not None:
             return [Report(fault)]
-        own, counters = self.state.rank, self.state.counters
-        if fill.last <= counters.get(fill.rank):
+        if fill.last <= self.state.counters.get(fill.rank):
             return []  # a replay
-        counters.raise_to(fill.rank, fill.last)
-        values = list(fill.values)
-        for at, rank in enumerate(fill.ranks):
-            if host_of(rank) > own:
-                counters.raise_to(rank, values[at])
-            elif host_of(rank) == own:
-                values[at] = counters.get(rank)
-        if host_of(fill.ranks[0]) >= own:
+        values = fill_in(self.state, fill)
+        if host_of(fill.ranks[0]) >= self.state.rank:
             home = self.directory.name_of(fill.home)
-            return [Send(home, Complete(fill.epoch, fill.rank, fill.first, tuple(values)))] if home else []
+            return [Send(home, Complete(fill.epoch, fill.rank, fill.first, values))] if home else []
         if not (self.up and self.up.session):
             return []
-        onward = Fill(fill.home, fill.epoch, fill.rank, fill.first, fill.last, fill.ranks, tuple(values))
-        return self._upwards(onward)
-
-    def _fault_in_fill(self, fill: Fill) -> str | None:
-        own = self.state.rank
-        if not fill.ranks or host_of(fill.rank) <= own or fill.home != host_of(fill.rank):
-            return f"a stamp of {fill.rank} does not come this way"
-        fault = fault_in_entries(fill.rank, fill.ranks, fill.values)
-        if fault is not None:
-            return fault
-        for rank, value in zip(fill.ranks, fill.values, strict=True):
-            if host_of(rank) > own and value < self.state.counters.get(rank):
-                return f"counter of {rank} went back to {value} on the chain"
-            if host_of(rank) == own and self.state.manager(rank) is None:
-                return f"a stamp names topic {rank}, which does not exist here"
-        return None
+        return self._upwards(Fill(fill.home, fill.epoch, fill.rank, fill.first, fill.last, fill.ranks, values))
 
     def _on_complete(self, message: Complete, now: float) -> list[Effect]:
         manager = self.state.manager(message.rank)

@@ -12,8 +12,7 @@ In causal mode only one topic has requests under way, and the next one follows w
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from txlayer.errors import Backpressure
@@ -22,7 +21,6 @@ from txlayer.ordering.directory import Directory, check_topic
 from txlayer.ordering.effects import Accepted, Claimed, Effect, Failed, Handed, Offer, Publish, Report, Send, Tick
 from txlayer.ordering.messages import (
     Acknowledged,
-    Beside,
     Create,
     Event,
     Gone,
@@ -32,6 +30,8 @@ from txlayer.ordering.messages import (
     Stamped,
     Voided,
 )
+from txlayer.ordering.publisher_lane import Item, Lane, Release, Request
+from txlayer.ordering.retained import Retained, Sent
 from txlayer.ordering.timestamp import Stamp, fault_in, host_of
 
 PublisherEvent: TypeAlias = Tick | Offer | Handed | Claimed | Stamped | Acknowledged | Voided | Resend | Refused
@@ -49,52 +49,9 @@ class PublisherConfig:
     window: int = 4
     retention: float = 60.0
     retained: int = 100_000
+    retained_bytes: int = 64 * 1024 * 1024
     buffer: int = 65_536
     causal: bool = False
-
-
-@dataclass(slots=True)
-class _Item:
-    serial: int
-    payload: bytes
-    deadline: float | None
-    released: bool = False
-    beside: Beside | None = None
-
-
-@dataclass(slots=True)
-class _Request:
-    seq: int
-    items: list[_Item]
-    asked: float
-    stamp: Stamp | None = None
-
-
-@dataclass(slots=True)
-class _Release:
-    seq: int
-    first: int
-    items: list[_Item]
-    unhanded: dict[int, None]
-
-
-@dataclass(slots=True)
-class _Lane:
-    """One topic."""
-
-    topic: str
-    generation: int = 1
-    serial: int = 0
-    seq: int = 1
-    last_number: int = 0
-    rank: int | None = None
-    waiting: deque[_Item] = field(default_factory=deque)
-    requests: deque[_Request] = field(default_factory=deque)
-    releases: dict[int, _Release] = field(default_factory=dict)
-    reminders: dict[int, Published] = field(default_factory=dict)
-
-    def idle(self) -> bool:
-        return not (self.waiting or self.requests or self.releases)
 
 
 class Publisher:
@@ -104,12 +61,11 @@ class Publisher:
         self.name = name
         self.config = config
         self.directory = Directory()
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
         self._times: Deadlines[str] = Deadlines()
-        self._kept: dict[tuple[str, int], tuple[Event, int, int, int]] = {}
-        self._kept_until: deque[tuple[float, tuple[str, int]]] = deque()
+        self._retained = Retained(config.retention, config.retained, config.retained_bytes)
         self._epochs: dict[int, int] = {}
-        self._held: deque[tuple[str, _Item]] = deque()
+        self._held: deque[tuple[str, Item]] = deque()
         self._turn: str | None = None
         self.buffered = 0
 
@@ -137,8 +93,8 @@ class Publisher:
 
     def next_deadline(self) -> float | None:
         """When to step this publisher with a tick, at the latest."""
-        kept = self._kept_until[0][0] if self._kept_until else None
-        return min((time for time in (self._times.next(), kept) if time is not None), default=None)
+        times = (self._times.next(), self._retained.next_deadline())
+        return min((time for time in times if time is not None), default=None)
 
     def _on_claimed(self, event: Claimed, now: float) -> list[Effect]:
         known = self.directory.claims.get(event.host)
@@ -148,14 +104,12 @@ class Publisher:
         if known is None or known.epoch == event.epoch:
             return []
         # The host has restarted and may have forgotten what it gave: tell it what was published.
-        lanes: dict[str, _Lane] = {}
-        for number in (key for _, key in islice(reversed(self._kept_until), _CONFIRMED_AGAIN)):
-            kept = self._kept.get(number)
-            if kept is not None and host_of(kept[0].stamp.rank) == event.host:
-                lane = lanes[number[0]] = self._lanes[number[0]]
-                _, seq, first, count = kept
-                if first not in lane.releases:
-                    lane.reminders[first] = Published(self.name, lane.topic, seq, first, count)
+        lanes: dict[str, Lane] = {}
+        for topic, sent in self._retained.latest(_CONFIRMED_AGAIN):
+            if host_of(sent.event.stamp.rank) == event.host:
+                lane = lanes[topic] = self._lanes[topic]
+                if sent.first not in lane.releases:
+                    lane.reminders[sent.first] = Published(self.name, topic, sent.seq, sent.first, sent.count)
         for topic in lanes:
             self._times.arm(topic, now + self.config.repeat)
         return [Send(event.name, message) for lane in lanes.values() for message in lane.reminders.values()]
@@ -164,10 +118,10 @@ class Publisher:
         check_topic(event.topic)
         if self.buffered >= self.config.buffer:
             raise Backpressure(f"{self.buffered} events wait for their place in the order")
-        lane = self._lanes.setdefault(event.topic, _Lane(event.topic))
+        lane = self._lanes.setdefault(event.topic, Lane(event.topic))
         lane.serial += 1
         self.buffered += 1
-        item = _Item(lane.serial, event.payload, event.deadline, beside=event.beside)
+        item = Item(lane.serial, event.payload, event.deadline, beside=event.beside)
         if self.config.causal:
             self._held.append((event.topic, item))
             return self._take_turns(now)
@@ -188,11 +142,11 @@ class Publisher:
             lane.waiting.append(self._held.popleft()[1])
         return self._ask(lane, now)
 
-    def _ask(self, lane: _Lane, now: float) -> list[Effect]:
+    def _ask(self, lane: Lane, now: float) -> list[Effect]:
         effects: list[Effect] = []
         while lane.waiting and len(lane.requests) < self.config.window:
             items = [lane.waiting.popleft() for _ in range(min(len(lane.waiting), self.config.batch))]
-            request = _Request(lane.seq, items, now)
+            request = Request(lane.seq, items, now)
             lane.seq += len(items)
             lane.requests.append(request)
             effects.extend(self._create(lane, request))
@@ -200,22 +154,16 @@ class Publisher:
             self._times.arm(lane.topic, now + self.config.repeat)
         return effects
 
-    def _create(self, lane: _Lane, request: _Request) -> list[Effect]:
+    def _create(self, lane: Lane, request: Request) -> list[Effect]:
         home = self.directory.home(lane.topic)
         if home is None:
             return []
         low = lane.requests[0].seq
         return [Send(home.name, Create(self.name, lane.topic, lane.generation, request.seq, len(request.items), low))]
 
-    def _start_over(self, lane: _Lane, now: float, again: list[_Item] | None = None) -> list[Effect]:
+    def _start_over(self, lane: Lane, now: float, again: list[Item] | None = None) -> list[Effect]:
         """Next generation: nothing that the old one was given will be used. `again` goes first."""
-        if lane.requests:
-            lane.seq = lane.requests[0].seq
-        for request in reversed(lane.requests):
-            lane.waiting.extendleft(reversed(request.items))
-        lane.requests.clear()
-        lane.waiting.extendleft(reversed(again or []))
-        lane.generation += 1
+        lane.waiting.extendleft(reversed([*(again or []), *lane.withdraw()]))
         return self._ask(lane, now)
 
     def _on_stamped(self, message: Stamped, now: float) -> list[Effect]:
@@ -233,7 +181,7 @@ class Publisher:
         request.stamp = message.stamp
         return self._release(lane, now)
 
-    def _fault(self, lane: _Lane, message: Stamped) -> str | None:
+    def _fault(self, lane: Lane, message: Stamped) -> str | None:
         stamp = message.stamp
         fault = fault_in(stamp)
         if fault is not None:
@@ -247,12 +195,12 @@ class Publisher:
         lane.rank = stamp.rank
         return None
 
-    def _too_late(self, request: _Request, now: float) -> bool:
+    def _too_late(self, request: Request, now: float) -> bool:
         return now - request.asked > self.config.guard
 
     # Releasing and confirming
 
-    def _release(self, lane: _Lane, now: float) -> list[Effect]:
+    def _release(self, lane: Lane, now: float) -> list[Effect]:
         effects: list[Effect] = []
         while lane.requests and lane.requests[0].stamp is not None:
             if self._too_late(lane.requests[0], now) or lane.requests[0].stamp.number <= lane.last_number:
@@ -260,20 +208,19 @@ class Publisher:
             effects.extend(self._release_one(lane, lane.requests.popleft(), now))
         return [*effects, *self._ask(lane, now)]
 
-    def _release_one(self, lane: _Lane, request: _Request, now: float) -> list[Effect]:
+    def _release_one(self, lane: Lane, request: Request, now: float) -> list[Effect]:
         stamp = request.stamp
         assert stamp is not None
         first, count = stamp.number, len(request.items)
         numbers = range(first, first + count)
         lane.last_number = numbers[-1]
-        lane.releases[first] = _Release(request.seq, first, request.items, dict.fromkeys(numbers))
+        lane.releases[first] = Release(request.seq, first, request.items, dict.fromkeys(numbers))
         effects: list[Effect] = []
         for number, item in zip(numbers, request.items, strict=True):
             own = Stamp(stamp.rank, number, stamp.epoch, stamp.base, stamp.ranks, stamp.values)
             event = Event(self.name, item.serial, own, item.payload, item.released, item.beside)
             item.released = True
-            self._kept[lane.topic, number] = (event, request.seq, first, count)
-            self._kept_until.append((now + self.config.retention, (lane.topic, number)))
+            self._retained.keep(lane.topic, Sent(event, request.seq, first, count), now)
             effects.append(Publish(lane.topic, event))
         self._times.arm(lane.topic, now + self.config.repeat)
         return effects
@@ -283,7 +230,7 @@ class Publisher:
         effects: list[Effect] = []
         number, end = event.number, event.number + event.count
         while number < end:
-            release = lane.releases.get(number) or self._release_of(lane, number)
+            release = lane.release_of(number)
             if release is None:
                 number += 1
                 continue
@@ -295,18 +242,15 @@ class Publisher:
                 effects.extend(self._confirm(lane, release))
         return effects
 
-    def _release_of(self, lane: _Lane, number: int) -> _Release | None:
-        return next((release for release in reversed(lane.releases.values()) if number in release.unhanded), None)
-
     def last_serial(self, topic: str) -> int:
         """The serial of the event that was offered last."""
         return self._lanes[topic].serial
 
     def forget(self, topic: str, number: int) -> None:
         """The bus does not take this event: whoever asks for it is told that it is gone."""
-        self._kept.pop((topic, number), None)
+        self._retained.drop(topic, number)
 
-    def _confirm(self, lane: _Lane, release: _Release) -> list[Effect]:
+    def _confirm(self, lane: Lane, release: Release) -> list[Effect]:
         home = self.directory.home(lane.topic)
         if home is None:
             return []
@@ -344,22 +288,22 @@ class Publisher:
             return self._start_over(lane, now)
         return []
 
-    def _taken_back(self, reminder: Published) -> list[_Item]:
+    def _taken_back(self, reminder: Published) -> list[Item]:
         """Events that were acknowledged by a host that has forgotten them, and has voided their numbers since."""
         numbers = range(reminder.first, reminder.first + reminder.count)
-        kept = [self._kept[reminder.topic, number][0] for number in numbers if (reminder.topic, number) in self._kept]
+        kept = [sent.event for number in numbers if (sent := self._retained.get(reminder.topic, number)) is not None]
         self.buffered += len(kept)
-        return [_Item(event.serial, event.payload, None, True, event.beside) for event in kept]
+        return [Item(event.serial, event.payload, None, True, event.beside) for event in kept]
 
     def _on_resend(self, message: Resend) -> list[Effect]:
         home = self.directory.home(message.topic)
-        kept = self._kept.get((message.topic, message.number))
+        sent = self._retained.get(message.topic, message.number)
         if home is None:
             return []
-        if kept is None:
+        if sent is None:
             return [Send(home.name, Gone(self.name, message.topic, message.number))]
-        event, seq, first, count = kept
-        return [Publish(message.topic, event), Send(home.name, Published(self.name, message.topic, seq, first, count))]
+        published = Published(self.name, message.topic, sent.seq, sent.first, sent.count)
+        return [Publish(message.topic, sent.event), Send(home.name, published)]
 
     def _on_refused(self, message: Refused, now: float) -> list[Effect]:
         lane = self._lanes.get(message.topic)
@@ -368,16 +312,12 @@ class Publisher:
             return [Report(f"refused by a former holder of rank {message.host}, epoch {message.epoch}")]
         if lane is None or message.about != "create":
             return [Report(f"{message.about} of {message.topic}: {message.reason}")]
-        items = [item for request in lane.requests for item in request.items]
-        return self._give_up(lane, [item for item in items if not item.released], message.reason, now)
+        return self._give_up(lane, [item for item in lane.outstanding() if not item.released], message.reason, now)
 
     # Time
 
     def _on_tick(self, now: float) -> list[Effect]:
-        excess = len(self._kept_until) - self.config.retained
-        while self._kept_until and (self._kept_until[0][0] <= now or excess > 0):
-            excess -= 1
-            self._kept.pop(self._kept_until.popleft()[1], None)
+        self._retained.expire(now)
         effects: list[Effect] = self._overdue_turns(now)
         for topic in self._times.due(now):
             effects.extend(self._repeat(self._lanes[topic], now))
@@ -391,10 +331,10 @@ class Publisher:
             effects.append(Failed(topic, item.serial, f"no place in the order of {topic}: {self._turn} holds it up"))
         return effects
 
-    def _repeat(self, lane: _Lane, now: float) -> list[Effect]:
+    def _repeat(self, lane: Lane, now: float) -> list[Effect]:
         overdue = [
             item
-            for item in (*(item for request in lane.requests for item in request.items), *lane.waiting)
+            for item in (*lane.outstanding(), *lane.waiting)
             if item.deadline is not None and item.deadline <= now and not item.released
         ]
         if overdue:
@@ -415,15 +355,11 @@ class Publisher:
                 effects.extend(self._create(lane, request))
         return [*effects, *self._ask(lane, now)]
 
-    def _give_up(self, lane: _Lane, items: list[_Item], reason: str, now: float) -> list[Effect]:
+    def _give_up(self, lane: Lane, items: list[Item], reason: str, now: float) -> list[Effect]:
         serials = {item.serial for item in items}
         effects: list[Effect] = [Failed(lane.topic, item.serial, reason) for item in items]
         self.buffered -= len(items)
-        if lane.requests:
-            lane.seq = lane.requests[0].seq
-        left = [item for request in lane.requests for item in request.items] + list(lane.waiting)
-        lane.requests.clear()
+        left = [*lane.withdraw(), *lane.waiting]
         lane.waiting = deque(item for item in left if item.serial not in serials)
-        lane.generation += 1
         self._times.arm(lane.topic, now + self.config.repeat)
         return [*effects, *self._take_turns(now)]

@@ -13,14 +13,10 @@ renewed, because the hosts may have removed it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TypeAlias
 
-from msgspec import Struct
-
 from txlayer.ordering.bounded_buffer import BoundedBuffer
-from txlayer.ordering.deadlines import Deadlines
-from txlayer.ordering.delivery_buffer import DeliveryBuffer, Lane
+from txlayer.ordering.delivery_buffer import DeliveryBuffer
 from txlayer.ordering.directory import Directory, check_topic
 from txlayer.ordering.effects import (
     BusSubscribe,
@@ -37,46 +33,12 @@ from txlayer.ordering.effects import (
     Tick,
     Want,
 )
-from txlayer.ordering.messages import Event, Locate, Located, Missing, Refused, Register, Registered, Void
-from txlayer.ordering.ranges import Ranges
+from txlayer.ordering.messages import Event, Locate, Located, Refused, Register, Registered, Void
+from txlayer.ordering.subscriber_config import Cursor, Mode, SubscriberConfig
 from txlayer.ordering.timestamp import fault_in, fault_in_entries, host_of
+from txlayer.ordering.waits import Waits
 
 SubscriberEvent: TypeAlias = Tick | Want | BusSubscribed | Claimed | Located | Registered | Refused | Event | Void
-
-_AT_ONCE = 63
-
-
-class Mode(Enum):
-    """What a subscriber is promised; see docs/ordering.md."""
-
-    TOTAL = "total"
-    CAUSAL = "causal"
-    PER_TOPIC = "per-topic"
-    UNRELIABLE = "unreliable"
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriberConfig:
-    """`expiry` must not be longer than the hosts'."""
-
-    mode: Mode = Mode.TOTAL
-    repeat: float = 0.5
-    resend: float = 5.0
-    refresh: float = 15.0
-    expiry: float = 50.0
-    capacity: int = 1_000_000
-    early: int = 4096
-    time_to_live: float = 1.0
-    lasting: bool = False
-
-
-class Cursor(Struct, frozen=True, array_like=True):
-    """What a durable subscriber keeps with the position up to which it has consumed the bus."""
-
-    version: int
-    topics: tuple[tuple[str, int, int], ...]
-    unplaced: tuple[tuple[tuple[int, int], ...], ...]
-    seen: tuple[tuple[str, int, int, int, tuple[int, ...]], ...]
 
 
 @dataclass(slots=True)
@@ -115,8 +77,7 @@ class Subscriber:
         self._operation: _Operation | None = None
         self._parked: list[Event | Void] = []
         self._early: list[Event | Void] = []
-        self._missing: Deadlines[int] = Deadlines()
-        self._missed: dict[int, int] = {}
+        self._waits = Waits(name, self.buffer, self.directory, config)
         self._repeat_at: float | None = None
         self._refresh_at: float | None = None
 
@@ -144,7 +105,7 @@ class Subscriber:
         """When to step this subscriber with a tick, at the latest."""
         live = self.buffer.next_deadline() if isinstance(self.buffer, BoundedBuffer) else None
         ends = self.valid_until if not self.stopped else None
-        times = (self._missing.next(), self._repeat_at, self._refresh_at, live, ends)
+        times = (self._waits.next_deadline(), self._repeat_at, self._refresh_at, live, ends)
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -217,25 +178,8 @@ class Subscriber:
     def _take(self, message: Event | Void, now: float) -> list[Effect]:
         buffer = self.buffer
         effects = buffer.take(message, now) if isinstance(message, Event) else buffer.take_void(message, now)
-        self._watch_halted(now)
+        self._waits.look_again(now)
         return effects
-
-    def _watch_halted(self, now: float) -> None:
-        halted, self.buffer.halted = self.buffer.halted, []
-        for rank in halted:
-            self._watch(rank, now)
-
-    def _watch(self, rank: int, now: float) -> None:
-        """Start to wait for what a topic cannot go on without."""
-        lane = self.buffer.lanes.get(rank)
-        if lane is None or self.config.mode is Mode.UNRELIABLE:
-            return
-        number = self.buffer.missing(lane)
-        if number is None:
-            self._missing.clear(rank)
-        elif self._missed.get(rank) != number or rank not in self._missing.times:
-            self._missed[rank] = number
-            self._missing.set(rank, now + self.config.resend)
 
     # Subscribing and unsubscribing
 
@@ -257,7 +201,7 @@ class Subscriber:
             rank = self.topics.pop(topic)
             effects.append(BusUnsubscribe(topic))
             effects.extend(self.buffer.remove(rank))
-        self._watch_halted(now)
+        self._waits.look_again(now)
         return [*effects, *self._proceed(now)]
 
     def _on_bus_subscribed(self, event: BusSubscribed, now: float) -> list[Effect]:
@@ -341,7 +285,7 @@ class Subscriber:
                 if rank == self.ranks[topic]:
                     effects.extend(self._take(held, now))
         effects.extend(self._unpark(now))
-        self._watch_halted(now)
+        self._waits.look_again(now)
         return [*effects, *self._begin(now)]
 
     def _extend(self, sent: float, now: float) -> None:
@@ -354,7 +298,7 @@ class Subscriber:
         self._extend(message.sent, now)
         for rank, value in values.items():
             self.buffer.learn(rank, value)
-            self._watch(rank, now)
+            self._waits.watch(rank, now)
         return self._unpark(now)
 
     def _unpark(self, now: float) -> list[Effect]:
@@ -431,29 +375,8 @@ class Subscriber:
         if self.valid_until is not None and self.valid_until <= now and not self.stopped:
             self.stopped = True
             effects.append(Report(f"no answer to signs of life for {self.config.expiry} s: delivery waits"))
-        for rank in self._missing.due(now):
-            effects.extend(self._ask_for(rank, now))
+        effects.extend(self._waits.ask(now))
         return effects
-
-    def _ask_for(self, rank: int, now: float) -> list[Effect]:
-        lane = self.buffer.lanes.get(rank)
-        number = self.buffer.missing(lane) if lane is not None else None
-        host = self.directory.name_of(host_of(rank))
-        if lane is None or number is None or host is None:
-            return []
-        asked, self._missed[rank] = self._missed.get(rank), number
-        self._missing.set(rank, now + self.config.resend)
-        if asked != number:
-            return []
-        return [Send(host, Missing(self.name, rank, *run)) for run in self._holes(lane, number)]
-
-    def _holes(self, lane: Lane, number: int) -> list[tuple[int, int]]:
-        """What is missing from `number` on, as far as it is asked for at once."""
-        holes = Ranges()
-        for one in range(number, min(lane.known, number + _AT_ONCE) + 1):
-            if one not in lane.items and one not in lane.voids:
-                holes.add(one, one)
-        return list(holes.pairs())
 
     # Durable subscribers
 

@@ -24,7 +24,8 @@ from txlayer.delivery import Delivery
 from txlayer.errors import PayloadTooLarge, TxLayerError
 from txlayer.ordering import effects as fx
 from txlayer.ordering.messages import Beside, Event
-from txlayer.ordering.subscriber import Cursor, Subscriber
+from txlayer.ordering.subscriber import Subscriber
+from txlayer.ordering.subscriber_config import Cursor
 from txlayer.ports import Bus
 from txlayer.receipt import Receipt
 from txlayer.sequencing.arrivals import Arrived

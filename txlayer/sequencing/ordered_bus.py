@@ -26,7 +26,8 @@ from txlayer.logs.memory import MemoryDisk
 from txlayer.ordering import effects as fx
 from txlayer.ordering.directory import check_topic
 from txlayer.ordering.publisher import Publisher, PublisherConfig
-from txlayer.ordering.subscriber import Mode, Subscriber, SubscriberConfig
+from txlayer.ordering.subscriber import Subscriber
+from txlayer.ordering.subscriber_config import Mode, SubscriberConfig
 from txlayer.ports import (
     Ack,
     Bus,

@@ -10,7 +10,8 @@ from txlayer.ordering.host_state import HostConfig
 from txlayer.ordering.messages import Create, Event, Register
 from txlayer.ordering.publisher import Publisher, PublisherConfig
 from txlayer.ordering.records import AnyRecord
-from txlayer.ordering.subscriber import Mode, Subscriber, SubscriberConfig
+from txlayer.ordering.subscriber import Subscriber
+from txlayer.ordering.subscriber_config import Mode, SubscriberConfig
 from txlayer.ordering.timestamp import Stamp
 
 M = TypeVar("M")

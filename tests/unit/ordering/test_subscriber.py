@@ -6,7 +6,8 @@ from tests.unit.ordering.build import event, of, sent, subscriber
 from txlayer.errors import UsageError
 from txlayer.ordering import effects as fx
 from txlayer.ordering.messages import Event, Locate, Located, Missing, Refused, Register, Registered, Void
-from txlayer.ordering.subscriber import Mode, Subscriber
+from txlayer.ordering.subscriber import Subscriber
+from txlayer.ordering.subscriber_config import Mode
 from txlayer.ordering.timestamp import Stamp, rank_at
 
 B = rank_at(1, 0)

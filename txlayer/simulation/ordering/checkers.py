@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from txlayer.ordering.publisher import Publisher
-from txlayer.ordering.subscriber import Mode, Subscriber
+from txlayer.ordering.subscriber import Subscriber
+from txlayer.ordering.subscriber_config import Mode
 from txlayer.simulation.ordering.history import History, Id, Seen
 from txlayer.simulation.ordering.nodes import HostNode
 

@@ -25,6 +25,7 @@ from txlayer.ordering.subscriber import Subscriber
 from txlayer.ordering.ticket_desk import TicketDesk
 from txlayer.ordering.timestamp import host_of
 from txlayer.ordering.topic_manager import DONE, VOID, TopicManager
+from txlayer.ordering.waits import Waits
 from txlayer.simulation.ordering.nodes import HostNode
 from txlayer.simulation.ordering.world import World
 
@@ -372,7 +373,7 @@ MUTANTS: dict[str, Mutant] = {
     "a restarted host serves at once": Mutant(Host, "start", _serves_at_once, ("restarts",)),
     "a restarted host forgets the chain": Mutant(Host, "_remembered", _chain_forgotten, ("forgetful-directory",)),
     "links take frames out of turn": Mutant(DownLink, "takes", _link_reorders, ("chain-loss", "storm")),
-    "lost events are not asked for": Mutant(Subscriber, "_ask_for", _never_asks, ("lost-events",)),
+    "lost events are not asked for": Mutant(Waits, "ask_for", _never_asks, ("lost-events",)),
     "nobody declares what is lost": Mutant(Searches, "_declare", lambda original: _nothing_declared, ("lost-events",)),
     "a restarted subscriber forgets its clock": Mutant(Subscriber, "resume", _clock_forgotten, ("subscriber-restart",)),
     "confirmed numbers are voided": Mutant(TicketDesk, "expire", _published_ignored_by_void, ("static", "lost-events")),

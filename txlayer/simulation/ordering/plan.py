@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from txlayer.ordering.subscriber import Mode
+from txlayer.ordering.subscriber_config import Mode
 
 
 @dataclass(slots=True)

@@ -17,10 +17,12 @@ from txlayer.ordering.host import Host
 from txlayer.ordering.host_state import HostConfig
 from txlayer.ordering.messages import AnyMessage, Chained, Event, Void, decode, encode
 from txlayer.ordering.publisher import Publisher, PublisherConfig
-from txlayer.ordering.subscriber import Cursor, Mode, Subscriber, SubscriberConfig
+from txlayer.ordering.subscriber import Subscriber
+from txlayer.ordering.subscriber_config import Cursor, Mode, SubscriberConfig
 from txlayer.simulation.clock import Clock
 from txlayer.simulation.ordering import checkers, forgery
 from txlayer.simulation.ordering.bus import Bus
+from txlayer.simulation.ordering.faults import Faults
 from txlayer.simulation.ordering.history import History, Id, Offered, Seen, SubscriberHistory
 from txlayer.simulation.ordering.nodes import Disk, HostNode, Node
 from txlayer.simulation.ordering.plan import Plan, draw
@@ -39,7 +41,7 @@ class World:
         self.history = History()
         self.bus = Bus(self.clock, self.rng, self.plan, self.history, self._from_bus)
         self.nodes: dict[str, Node] = {}
-        self.zombies: dict[str, HostNode] = {}
+        self.faults = Faults(self)
         self.disks: dict[str, Disk] = {}
         self.directory = Directory()
         self.cursors: dict[str, tuple[Cursor, int]] = {}
@@ -50,8 +52,6 @@ class World:
         self._fifo: dict[tuple[str, str], float] = {}
         self._lives = 0
         self._serials: dict[tuple[str, str], int] = {}
-        self._cut: set[str] = set()
-        self._muted: set[str] = set()
         self.topics: list[str] = []
 
     def run(self) -> History:
@@ -59,7 +59,7 @@ class World:
         self._build()
         self._schedule()
         plan = self.plan
-        self.clock.after(plan.length, self._heal)
+        self.clock.after(plan.length, self.faults.heal)
         end = plan.length + (2 * SETTLE if plan.bus_loss else SETTLE)
         while True:
             upcoming = self.clock.next_time()
@@ -81,14 +81,14 @@ class World:
             self.disks[f"h{number}"] = Disk()
         self.topics = [f"t{n % plan.hosts}.{n}" for n in range(plan.topics)]
         for number in range(plan.hosts):
-            self._start_host(number)
+            self.start_host(number)
         for number in range(plan.publishers):
-            self._start_publisher(f"p{number}")
+            self.start_publisher(f"p{number}")
         for number in range(plan.subscribers):
             self.history.subscribers[f"s{number}"] = SubscriberHistory()
             if plan.subscriber_crashes:
                 self.bus.stored[f"s{number}"] = []
-            self._start_subscriber(f"s{number}")
+            self.start_subscriber(f"s{number}")
 
     def _host_config(self) -> HostConfig:
         return HostConfig(
@@ -96,7 +96,8 @@ class World:
             deltas=self.plan.mode is not Mode.UNRELIABLE, expiry=EXPIRY, search=0.4, searches=3, repeat=0.1,
         )  # fmt: skip
 
-    def _start_host(self, number: int) -> None:
+    def start_host(self, number: int) -> None:
+        """Begin a life of a host, from its disk."""
         name = f"h{number}"
         host = Host(name, number, (f"t{number}.*",), f"log-{number}", self._host_config())
         disk = self.disks[name]
@@ -121,14 +122,15 @@ class World:
             if claim not in late:
                 node.host.directory.see(claim)
         for claim in late:
-            self._at(0.1 + 0.5 * self.rng.random(), node.step, claim)
+            self.at(0.1 + 0.5 * self.rng.random(), node.step, claim)
         if late:
             return node.host.directory.neighbours(number)
         lower = (number + 1, f"h{number + 1}") if number + 1 < self.plan.hosts else None
         upper = (number - 1, f"h{number - 1}") if number else None
         return fx.Neighbours(lower, upper)
 
-    def _start_publisher(self, base: str) -> None:
+    def start_publisher(self, base: str) -> None:
+        """Begin a life of a publisher, under a name of its own."""
         self._lives += 1
         name = f"{base}#{self._lives}"
         config = PublisherConfig(
@@ -140,7 +142,8 @@ class World:
         self.nodes[base] = node
         self.nodes[name] = node
 
-    def _start_subscriber(self, name: str) -> Node:
+    def start_subscriber(self, name: str) -> Node:
+        """Begin a life of a subscriber."""
         plan = self.plan
         config = SubscriberConfig(
             mode=plan.mode, repeat=0.1, resend=0.5, refresh=1.5, expiry=EXPIRY * 0.9, capacity=plan.capacity,
@@ -157,30 +160,31 @@ class World:
         plan, rng = self.plan, self.rng
         for name in self.history.subscribers:
             count = len(self.topics) if plan.toggles else rng.randint(1, len(self.topics))
-            self._at(0.1 * rng.random(), self._want, name, tuple(rng.sample(self.topics, count)))
+            self.at(0.1 * rng.random(), self._want, name, tuple(rng.sample(self.topics, count)))
         start = 0.0 if rng.random() < 0.3 else 0.3
         span = 0.3 if plan.burst else plan.length - start
         for _ in range(plan.events):
             at = start + span * rng.random()
-            self._at(at, self._offer, f"p{rng.randrange(plan.publishers)}")
+            self.at(at, self._offer, f"p{rng.randrange(plan.publishers)}")
         for _ in range(plan.changes):
-            self._at(0.2 + plan.length * rng.random(), self._change)
+            self.at(0.2 + plan.length * rng.random(), self._change)
         for _ in range(plan.new_topics):
-            self._at(plan.length * rng.random(), self._new_topic)
+            self.at(plan.length * rng.random(), self._new_topic)
         for happening, times in (
-            (self._crash_publisher, plan.publisher_crashes),
-            (self._crash_host, plan.host_crashes),
-            (self._crash_subscriber, plan.subscriber_crashes),
-            (self._usurp, plan.zombies),
-            (self._mute, plan.mutes),
-            (self._freeze, plan.freezes),
+            (self.faults.crash_publisher, plan.publisher_crashes),
+            (self.faults.crash_host, plan.host_crashes),
+            (self.faults.crash_subscriber, plan.subscriber_crashes),
+            (self.faults.usurp, plan.zombies),
+            (self.faults.mute, plan.mutes),
+            (self.faults.freeze, plan.freezes),
         ):
             for _ in range(times):
-                self._at(0.2 + plan.length * rng.random(), happening)
+                self.at(0.2 + plan.length * rng.random(), happening)
         for _ in range(plan.silences):
-            self._at(0.5 + 2.0 * rng.random(), self._silence)
+            self.at(0.5 + 2.0 * rng.random(), self.faults.silence)
 
-    def _at(self, seconds: float, action: Callable[..., None], *arguments: object) -> None:
+    def at(self, seconds: float, action: Callable[..., None], *arguments: object) -> None:
+        """Let something happen later."""
         self.clock.after(seconds, partial(action, *arguments))
 
     def _want(self, name: str, topics: tuple[str, ...]) -> None:
@@ -204,7 +208,7 @@ class World:
 
     def _change(self) -> None:
         name = "s1" if self.plan.toggles else self.rng.choice(sorted(self.history.subscribers))
-        now = list(self._subscriber(name)._wanted)
+        now = list(self.subscriber(name)._wanted)
         if self.plan.toggles:
             whole = len(now) == len(self.topics)
             topics = self.rng.sample(self.topics, len(self.topics) - whole)
@@ -214,7 +218,8 @@ class World:
             topics = self.rng.sample(self.topics, self.rng.randint(0, len(self.topics)))
         self._want(name, tuple(topics))
 
-    def _subscriber(self, name: str) -> Subscriber:
+    def subscriber(self, name: str) -> Subscriber:
+        """A subscriber's role."""
         role = self.nodes[name].role
         assert isinstance(role, Subscriber)
         return role
@@ -224,96 +229,9 @@ class World:
         self.topics.append(topic)
         for name in sorted(self.history.subscribers):
             if self.rng.random() < 0.6:
-                self._want(name, (*self._subscriber(name)._wanted, topic))
+                self._want(name, (*self.subscriber(name)._wanted, topic))
         for _ in range(5):
-            self._at(0.6 * self.rng.random(), self._offer, f"p{self.rng.randrange(self.plan.publishers)}", topic)
-
-    # Faults
-
-    def _heal(self) -> None:
-        self.faulty = False
-        self.bus.lossless = True
-
-    def _crash_publisher(self) -> None:
-        if not self.faulty:
-            return
-        base = f"p{self.rng.randrange(self.plan.publishers)}"
-        node = self.nodes[base]
-        self.history.faults["S2"] += 1
-        node.alive = False
-        self.history.dead[node.name] = None
-        self._start_publisher(base)
-
-    def _crash_host(self) -> None:
-        numbers = [self.rng.randrange(self.plan.hosts)]
-        if self.plan.forgetful:
-            numbers = [number for number in range(self.plan.hosts) if self.rng.random() < 0.6]
-        for number in numbers:
-            node = self.nodes[f"h{number}"]
-            if self.faulty and node.alive:
-                self.history.faults["S1" if self.plan.durable_tickets else "S4"] += 1
-                node.alive = False
-                self._at(0.01 + 0.3 * self.rng.random(), self._start_host, number)
-
-    def _usurp(self) -> None:
-        number = self.rng.randrange(self.plan.hosts)
-        old = self.nodes[f"h{number}"]
-        if not self.faulty or not isinstance(old, HostNode) or old.name in self.zombies:
-            return
-        self.history.faults["M6"] += 1
-        self.zombies[old.name] = old
-        self._start_host(number)
-        new = self.nodes[f"h{number}"]
-        assert isinstance(new, HostNode)
-        self._at(0.05 + 0.4 * self.rng.random(), old.step, new.host.claim())
-
-    def _crash_subscriber(self) -> None:
-        name = self.rng.choice(sorted(self.history.subscribers))
-        node, seen = self.nodes[name], self.history.subscribers[name]
-        if not self.faulty or not node.alive or name not in self.cursors:
-            return
-        self.history.faults["B2" if seen.delivered else "B1"] += 1
-        node.alive = False
-        cursor, delivered = self.cursors[name]
-        del seen.delivered[delivered:]  # what the application did since is rolled back with it
-        self._at(0.02 + 0.3 * self.rng.random(), self._restart_subscriber, name, cursor)
-
-    def _restart_subscriber(self, name: str, cursor: Cursor) -> None:
-        seen = self.history.subscribers[name]
-        topics = {topic: rank for topic, rank, _ in cursor.topics}
-        for topic in [topic for topic in seen.since if topic not in topics]:
-            del seen.since[topic]
-        for topic, there in self.bus.subscribers.items():
-            if name in there and topic not in topics:
-                del there[name]
-        node = self._start_subscriber(name)
-        node.take(self._subscriber(name).resume(cursor, self.clock.now))
-        node.plan()
-        self.bus.again(name)
-
-    def _freeze(self) -> None:
-        node = self.nodes[f"p{self.rng.randrange(self.plan.publishers)}"]
-        if self.faulty and not node.frozen:
-            self.history.faults["M4"] += 1
-            node.frozen = True
-            self._at(0.3 + 0.8 * self.rng.random(), node.thaw)
-
-    def _mute(self) -> None:
-        if not self.faulty:
-            return
-        self.history.faults["M5"] += 1
-        name = self.nodes[f"p{self.rng.randrange(self.plan.publishers)}"].name
-        self._muted.add(name)
-        self._at(0.9 + 0.6 * self.rng.random(), self._muted.discard, name)
-
-    def _silence(self) -> None:
-        name = self.rng.choice(sorted(self.history.subscribers))
-        if not self.faulty:
-            return
-        # Not the process stands still but its way to the hosts.
-        self.history.faults["M5"] += 1
-        self._cut.add(name)
-        self._at(self.rng.choice((1.0, 4.2, 5.0)), self._cut.discard, name)
+            self.at(0.6 * self.rng.random(), self._offer, f"p{self.rng.randrange(self.plan.publishers)}", topic)
 
     # Effects
 
@@ -333,7 +251,7 @@ class World:
             case fx.Changed():
                 self._changed(node, effect)
             case fx.BusSubscribe():
-                self._at(0.03 * self.rng.random(), self._bus_subscribe, node, effect.topic)
+                self.at(0.03 * self.rng.random(), self._bus_subscribe, node, effect.topic)
             case fx.BusUnsubscribe():
                 self.bus.subscribers.get(effect.topic, {}).pop(node.name, None)
             case fx.Accepted():
@@ -373,7 +291,7 @@ class World:
     def _send(self, node: Node, to: str, message: AnyMessage) -> None:
         plan, rng, faults = self.plan, self.rng, self.history.faults
         chained = isinstance(message, Chained)
-        if node.name in self._cut or to in self._cut or node.name in self._muted:
+        if node.name in self.faults.cut or to in self.faults.cut or node.name in self.faults.muted:
             return
         if self.faulty and rng.random() < (plan.chain_loss if chained else plan.client_loss):
             faults["M1"] += 1
@@ -385,10 +303,10 @@ class World:
             delay = self._in_turn(node.name, to, delay)
         elif chained:
             faults["M3"] += 1
-        self._at(delay, self._arrive, to, message)
+        self.at(delay, self._arrive, to, message)
         if self.faulty and plan.duplicate and rng.random() < plan.duplicate:
             faults["M2"] += 1
-            self._at(delay + 0.1 * rng.random(), self._arrive, to, message)
+            self.at(delay + 0.1 * rng.random(), self._arrive, to, message)
 
     def _in_turn(self, source: str, target: str, delay: float) -> float:
         at = max(self._fifo.get((source, target), 0.0) + 1e-6, self.clock.now + delay)
@@ -396,7 +314,7 @@ class World:
         return at - self.clock.now
 
     def _arrive(self, to: str, message: AnyMessage) -> None:
-        zombie = self.zombies.get(to)
+        zombie = self.faults.zombies.get(to)
         if zombie is not None and zombie.host.fenced is None and self.rng.random() < 0.5:
             zombie.step(message)
             return
@@ -412,7 +330,7 @@ class World:
             if self.history.numbers.setdefault(number, id) != id:
                 self.history.violation(f"number {number} was given to {self.history.numbers[number]} and to {id}")
             self.history.numbers_of.setdefault(id, []).append(body.stamp.number)
-            self._at(0.02 * self.rng.random(), node.step, fx.Handed(effect.topic, body.stamp.number))
+            self.at(0.02 * self.rng.random(), node.step, fx.Handed(effect.topic, body.stamp.number))
         else:
             self.history.faults["S2"] += 1
         self.bus.publish(effect.topic, body)
@@ -429,13 +347,13 @@ class World:
         self.nodes[name].step(body)
 
     def _changed(self, node: Node, effect: fx.Changed) -> None:
-        seen, subscriber = self.history.subscribers[node.name], self._subscriber(node.name)
+        seen, subscriber = self.history.subscribers[node.name], self.subscriber(node.name)
         for topic in effect.topics:
             if topic in subscriber._wanted and topic not in seen.since:
                 seen.since[topic] = self.clock.now
                 seen.starts[topic] = len(seen.delivered)
         if node.name in self.bus.stored:
-            self._at(0.0, self._save, node)
+            self.at(0.0, self._save, node)
 
     def _delivered(self, node: Node, effect: fx.Deliver) -> None:
         event = effect.event
@@ -450,7 +368,7 @@ class World:
             heard[id] = None
             heard.update(dict.fromkeys(self.history.offered[id].after))
         if node.name in self.bus.stored and self.rng.random() < 0.3:
-            self._at(0.0, self._save, node)
+            self.at(0.0, self._save, node)
 
     def _save(self, node: Node) -> None:
         """A durable subscriber's application commits its work, the cursor and the consumed position together."""

@@ -1,0 +1,36 @@
+"""A stamp that passes a host on its way up the chain: what may pass, what is learnt from it, what is filled in."""
+
+from __future__ import annotations
+
+from txlayer.ordering.host_state import HostState
+from txlayer.ordering.messages import Fill
+from txlayer.ordering.timestamp import fault_in_entries, host_of
+
+
+def fault_in_fill(state: HostState, fill: Fill) -> str | None:
+    """Why it cannot pass; None if it can."""
+    own = state.rank
+    if not fill.ranks or host_of(fill.rank) <= own or fill.home != host_of(fill.rank):
+        return f"a stamp of {fill.rank} does not come this way"
+    fault = fault_in_entries(fill.rank, fill.ranks, fill.values)
+    if fault is not None:
+        return fault
+    for rank, value in zip(fill.ranks, fill.values, strict=True):
+        if host_of(rank) > own and value < state.counters.get(rank):
+            return f"counter of {rank} went back to {value} on the chain"
+        if host_of(rank) == own and state.manager(rank) is None:
+            return f"a stamp names topic {rank}, which does not exist here"
+    return None
+
+
+def fill_in(state: HostState, fill: Fill) -> tuple[int, ...]:
+    """Remember the counters of lower hosts, write down ours; the values from here on."""
+    own, counters = state.rank, state.counters
+    counters.raise_to(fill.rank, fill.last)
+    values = list(fill.values)
+    for at, rank in enumerate(fill.ranks):
+        if host_of(rank) > own:
+            counters.raise_to(rank, values[at])
+        elif host_of(rank) == own:
+            values[at] = counters.get(rank)
+    return tuple(values)

@@ -1,0 +1,115 @@
+"""What strikes in an ordering world, until it is healed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txlayer.ordering.subscriber_config import Cursor
+from txlayer.simulation.ordering.nodes import HostNode
+
+if TYPE_CHECKING:
+    from txlayer.simulation.ordering.world import World
+
+
+class Faults:
+    """Each is called at times that the world draws."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.cut: set[str] = set()
+        self.muted: set[str] = set()
+        self.zombies: dict[str, HostNode] = {}
+
+    def heal(self) -> None:
+        """From now on nothing fails any more."""
+        self.world.faulty = False
+        self.world.bus.lossless = True
+
+    def crash_publisher(self) -> None:
+        """A publisher dies; another life begins."""
+        if not self.world.faulty:
+            return
+        base = f"p{self.world.rng.randrange(self.world.plan.publishers)}"
+        node = self.world.nodes[base]
+        self.world.history.faults["S2"] += 1
+        node.alive = False
+        self.world.history.dead[node.name] = None
+        self.world.start_publisher(base)
+
+    def crash_host(self) -> None:
+        """A host dies and restarts; several, where the directory is forgetful."""
+        numbers = [self.world.rng.randrange(self.world.plan.hosts)]
+        if self.world.plan.forgetful:
+            numbers = [number for number in range(self.world.plan.hosts) if self.world.rng.random() < 0.6]
+        for number in numbers:
+            node = self.world.nodes[f"h{number}"]
+            if self.world.faulty and node.alive:
+                self.world.history.faults["S1" if self.world.plan.durable_tickets else "S4"] += 1
+                node.alive = False
+                self.world.at(0.01 + 0.3 * self.world.rng.random(), self.world.start_host, number)
+
+    def usurp(self) -> None:
+        """A second holder of a rank begins while the first still runs."""
+        number = self.world.rng.randrange(self.world.plan.hosts)
+        old = self.world.nodes[f"h{number}"]
+        if not self.world.faulty or not isinstance(old, HostNode) or old.name in self.zombies:
+            return
+        self.world.history.faults["M6"] += 1
+        self.zombies[old.name] = old
+        self.world.start_host(number)
+        new = self.world.nodes[f"h{number}"]
+        assert isinstance(new, HostNode)
+        self.world.at(0.05 + 0.4 * self.world.rng.random(), old.step, new.host.claim())
+
+    def crash_subscriber(self) -> None:
+        """A durable subscriber dies and resumes."""
+        name = self.world.rng.choice(sorted(self.world.history.subscribers))
+        node, seen = self.world.nodes[name], self.world.history.subscribers[name]
+        if not self.world.faulty or not node.alive or name not in self.world.cursors:
+            return
+        self.world.history.faults["B2" if seen.delivered else "B1"] += 1
+        node.alive = False
+        cursor, delivered = self.world.cursors[name]
+        del seen.delivered[delivered:]  # what the application did since is rolled back with it
+        self.world.at(0.02 + 0.3 * self.world.rng.random(), self.restart_subscriber, name, cursor)
+
+    def restart_subscriber(self, name: str, cursor: Cursor) -> None:
+        """It goes on from its cursor."""
+        seen = self.world.history.subscribers[name]
+        topics = {topic: rank for topic, rank, _ in cursor.topics}
+        for topic in [topic for topic in seen.since if topic not in topics]:
+            del seen.since[topic]
+        for topic, there in self.world.bus.subscribers.items():
+            if name in there and topic not in topics:
+                del there[name]
+        node = self.world.start_subscriber(name)
+        node.take(self.world.subscriber(name).resume(cursor, self.world.clock.now))
+        node.plan()
+        self.world.bus.again(name)
+
+    def freeze(self) -> None:
+        """A publisher stands still for a while."""
+        node = self.world.nodes[f"p{self.world.rng.randrange(self.world.plan.publishers)}"]
+        if self.world.faulty and not node.frozen:
+            self.world.history.faults["M4"] += 1
+            node.frozen = True
+            self.world.at(0.3 + 0.8 * self.world.rng.random(), node.thaw)
+
+    def mute(self) -> None:
+        """A publisher is heard by the bus alone."""
+        if not self.world.faulty:
+            return
+        self.world.history.faults["M5"] += 1
+        name = self.world.nodes[f"p{self.world.rng.randrange(self.world.plan.publishers)}"].name
+        self.muted.add(name)
+        self.world.at(0.9 + 0.6 * self.world.rng.random(), self.muted.discard, name)
+
+    def silence(self) -> None:
+        """A subscriber and the hosts do not hear each other."""
+        name = self.world.rng.choice(sorted(self.world.history.subscribers))
+        if not self.world.faulty:
+            return
+        # Not the process stands still but its way to the hosts.
+        self.world.history.faults["M5"] += 1
+        self.cut.add(name)
+        self.world.at(self.world.rng.choice((1.0, 4.2, 5.0)), self.cut.discard, name)
