@@ -14,6 +14,7 @@ from zlib import crc32
 from txlayer.delivery import Delivery
 from txlayer.errors import TxLayerError
 from txlayer.ports import Bus, Subscription
+from txlayer.receipt import Receipt
 from txlayer.sequencing.exchange import Letter, Listeners, Receive, is_client, pack
 
 _logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class BusExchange:
 
     def _publish(self, topic: str, letters: list[Letter]) -> None:
         try:
-            self._bus.publish(topic, pack(letters))
+            self._bus.publish(topic, pack(letters)).when_done(_told)
         except TxLayerError as exc:
             _logger.info("%d letters to %s were not sent: %s", len(letters), topic, exc)
 
@@ -72,3 +73,8 @@ class BusExchange:
         with self._lock:
             if self._subscription is not None:
                 self._subscription.close()
+
+
+def _told(receipt: Receipt) -> None:
+    if receipt.error is not None:
+        _logger.warning("letters of the ordering layer were not sent: %s", receipt.error)

@@ -35,6 +35,11 @@ class HostClock:
         self.read_at = real
         return self.elapsed
 
+    @property
+    def stands(self) -> bool:
+        """Whether no beat has come back for so long that time does not pass."""
+        return time.monotonic() > self.heard + _SLACK
+
     def beat_due(self) -> bool:
         """Whether to send the next beat; then it counts as sent."""
         real = time.monotonic()

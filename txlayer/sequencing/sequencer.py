@@ -73,6 +73,7 @@ class Sequencer:
         exchange.listen(name, self._queue.put)
         self._claims: dict[int, Claim] = {}
         self._remind_at = _REMIND
+        self._standing = False
         self._watch = claims.watch(bus, chain, self._found)
         self._begin(list(self._claims.values()), fresh)
         self._thread = threading.Thread(target=self._run, name=f"txlayer-sequencer-{name}", daemon=True)
@@ -159,12 +160,19 @@ class Sequencer:
         self._perform(effects)
         if self._clock.beat_due():
             self._exchange.send([(self.name, Beat())])
+            self._tell_standing()
         if self._remind_at <= now:
             self._remind(now)
         if self._host.fenced is not None:
             self._fail(NameTaken(self._host.fenced))
             return False
         return True
+
+    def _tell_standing(self) -> None:
+        if self._clock.stands != self._standing:
+            self._standing = self._clock.stands
+            state = "gives nothing back: time stands still" if self._standing else "works again"
+            _logger.warning("host %s: the bus %s", self.name, state)
 
     def _remind(self, now: float) -> None:
         """Say the claim again: a broker that was killed may have forgotten it, a former holder may have hidden it."""
