@@ -1,5 +1,6 @@
 """One suite for every resource: two phases, one phase, markers, and what a crash leaves."""
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -346,3 +347,22 @@ def test_failing_statement_is_a_resource_error_and_the_unit_can_go_on(tmp_path: 
     rig.resource.commit_prepared(TX)
     assert rig.read() == {"a": "x"}
     rig.resource.close()
+
+
+def test_a_unit_without_work_does_not_end_the_work_of_another(rig: Rig) -> None:
+    rig.write(TX, "a")
+    with contextlib.suppress(ResourceError):  # where there is one writer it has to wait
+        rig.resource.commit(OTHER)
+    rig.resource.commit(TX)
+    assert rig.read() == {"a": "x"}
+    rig.resource.commit(OTHER)
+    assert rig.resource.state(OTHER) == "committed"
+
+
+def test_an_error_that_ends_the_transaction_of_sqlite_loses_no_statement(tmp_path: Path) -> None:
+    rig = SqliteRig(tmp_path / "r.db")
+    rig.write(TX, "a")
+    rig.resource._db.execute("ROLLBACK")
+    rig.resource.commit(TX)
+    assert rig.read() == {"a": "x"}
+    rig.close()

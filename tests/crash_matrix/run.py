@@ -37,7 +37,7 @@ def run_case(cluster: Cluster, case: Case) -> None:
     if case.scenario is ORPHANED:
         members["p"].arm("step Received:Ack", 1)
     if case.scenario is LATE:
-        members["c"].ask("pause", point="perform Send:Vote", seconds=1.5)
+        members["c"].ask("pause", point="perform Send:Vote", seconds=6.0)
     if scenario in (UNDO, STUCK):  # the others have committed when it refuses
         members["c"].ask("pause", point="work PrepareUnit", seconds=0.7)
     victim.arm(case.point, case.nth)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import DEADLINE
-from tests.sites.conftest import QUICK, Sites
+from tests.sites.conftest import PATIENT, QUICK, Sites
 from txlayer import Access, AsyncSite, Event, MemberTransaction, Participant, Scope, Status, at_least
 from txlayer.errors import TransactionAborted, UsageError
 from txlayer.resources.memory import MemoryResource
+from txlayer.transaction import Plan
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -22,8 +23,15 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
+class PatientAsyncSite(AsyncSite):
+    """As `PatientSite`."""
+
+    def _plan(self, type: Any, attributes: Any, **terms: Any) -> Plan:
+        return super()._plan(type, attributes, **{**PATIENT, **terms})
+
+
 def make(sites: Sites, short: str, **options: Any) -> AsyncSite:
-    return AsyncSite(sites.name(short), bus=sites.url, log="memory://", patience=QUICK, **options)
+    return PatientAsyncSite(sites.name(short), bus=sites.url, log="memory://", patience=QUICK, **options)
 
 
 def test_coroutine_handlers_run_on_the_users_loop(sites: Sites) -> None:

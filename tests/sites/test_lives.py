@@ -287,7 +287,7 @@ def test_a_later_life_of_the_same_log_takes_over_and_fences_the_older(sites: Sit
     def fenced() -> bool:
         try:
             older.send(type, ["zombie"], within=0.5)
-        except Closed as exc:
+        except (Closed, NameTaken) as exc:
             return "taken the name over" in str(exc)
         except (OutcomeUnknown, TransactionAborted):
             return False

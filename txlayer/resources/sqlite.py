@@ -224,14 +224,17 @@ class SqliteResource:
         if self._open is None or self._open[0] != tx:
             return []
         unit = self._open[1]
+        if self._db.in_transaction:  # an error may have ended it; what counts is what the unit has written down
+            self._db.execute("ROLLBACK")
         self._open = None
-        self._db.execute("ROLLBACK")
         if not unit.open:
             raise ResourceError(f"{tx} was abandoned")
         unit.open = False
         return unit.statements
 
     def _run(self, statements: Sequence[Any]) -> None:
+        if self._open is not None:  # on the one connection it would end that unit's transaction
+            raise ResourceUnavailable(f"the database is in use by {self._open[0]}")
         try:
             self._db.execute("BEGIN IMMEDIATE")
             for sql, parameters in statements:
