@@ -24,7 +24,9 @@ class ResourceGroup:
 
     Without `savepoints` a failed handler spoils the whole unit, which is then rolled back. `check` is called before
     any resource is touched. `taking_part` is kept by the caller from one piece of work to the next: of units that are
-    prepared or being committed, who they are made of. After a restart it is found out again.
+    prepared or being committed, who they are made of. After a restart it is found out again. `handed` is kept
+    likewise: the resources that handlers were given. One that has lost their work since is not prepared as if it had
+    none.
     """
 
     early = False
@@ -35,6 +37,7 @@ class ResourceGroup:
         savepoints: bool = True,
         check: Callable[[], None] = lambda: None,
         taking_part: dict[TxId, list[Resource]] | None = None,
+        handed: dict[TxId, list[Resource]] | None = None,
     ) -> None:
         if not resources:
             raise UsageError("a group needs a resource")
@@ -47,6 +50,7 @@ class ResourceGroup:
         self._savepoints = savepoints
         self._check = check
         self._taking_part = taking_part if taking_part is not None else {}
+        self._handed = handed if handed is not None else {}
 
     @property
     def _resources(self) -> list[Resource]:
@@ -78,6 +82,7 @@ class ResourceGroup:
         if self._savepoints:
             for resource in self._resources:
                 resource.undo_to_savepoint(tx)
+            self._handed[tx] = [resource for resource in self._handed.get(tx, []) if resource.has_work(tx)]
 
     def prepare(self, tx: TxId, of: int = 1) -> None:
         taking_part = self._working(tx)
@@ -118,6 +123,7 @@ class ResourceGroup:
 
     def roll_back(self, tx: TxId) -> None:
         """What an earlier life has left is committed where the decision of a local two-phase commit is found."""
+        self._handed.pop(tx, None)
         known = tx in self._taking_part or self.has_work(tx) or len(self._resources) == 1
         if not known and self.state(tx) == "committed":
             self.commit_prepared(tx)
@@ -172,6 +178,9 @@ class ResourceGroup:
 
     def _working(self, tx: TxId) -> list[Resource]:
         """Those that take part; where there is no work at all, the first keeps the marker."""
+        lost = [resource.name for resource in self._handed.get(tx, ()) if not resource.has_work(tx)]
+        if lost:
+            raise ResourceError(f"the work of {tx} in {', '.join(lost)} was lost before it was prepared")
         return [resource for resource in self._resources if resource.has_work(tx)] or self._resources[:1]
 
     def _found(self, tx: TxId) -> list[Resource]:

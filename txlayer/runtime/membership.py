@@ -94,6 +94,8 @@ class Membership:
     """The application was asked for its last word."""
     taking_part: dict[TxId, list[Resource]] = field(default_factory=dict)
     """Which of its resources its units are made of, once they are prepared."""
+    handed: dict[TxId, list[Resource]] = field(default_factory=dict)
+    """Which of them its handlers were given."""
     unanswered: dict[TxId, None] = field(default_factory=dict)
     """Commits that were sent and may have happened."""
     lost: bool = False
@@ -103,7 +105,14 @@ class Membership:
         if self.lost:
             raise ResourceError(f"{self.id}: the handler did not return in time, its transaction is rolled back")
         self._check(resource)
-        return resource.work(self._unit)
+        unit = resource.work(self._unit)
+        self._hand(resource)
+        return unit
+
+    def _hand(self, resource: Resource) -> None:
+        handed = self.handed.setdefault(self._unit, [])
+        if not any(resource is known for known in handed):
+            handed.append(resource)
 
     def _check(self, resource: Resource) -> None:
         if not any(resource is known for subscriber in self.subscribers for known in subscriber.resources):
@@ -241,6 +250,7 @@ class Membership:
         if resource is not None:
             self._check(resource)
             resource.add(self._unit, result)
+            self._hand(resource)
 
     def _call(self, act: Callable[[Participant], Any], participant: Participant) -> None:
         try:

@@ -11,6 +11,7 @@ from txlayer.errors import ResourceError, ResourceUnavailable, UsageError
 from txlayer.messages import Item, Numbered, TxId
 from txlayer.resources.group import ResourceGroup
 from txlayer.resources.memory import MemoryResource
+from txlayer.resources.port import Resource
 from txlayer.runtime.unit_work import UnitWork, undo_of
 
 TX = TxId("c", "log", 1, "abcd")
@@ -175,3 +176,17 @@ def test_undo_record_is_stored_with_the_work(pair: tuple[Flaky, Flaky]) -> None:
     write(*pair)
     UnitWork(group, Handlers(*pair)).perform(CommitUnit(TX, True, EVENTS))
     assert group.undo_record(TX)
+
+
+def test_work_that_was_lost_before_the_prepare_is_no_empty_unit(pair: tuple[Flaky, Flaky]) -> None:
+    """Whatever ended the unit: what a handler did there must not be voted for as if it had done nothing."""
+    handed: dict[TxId, list[Resource]] = {TX: [pair[0]]}
+    group = ResourceGroup(pair, handed=handed)
+    pair[0].work(TX).put("k", 1)
+    pair[0].roll_back(TX)
+    for act in (group.prepare, group.commit):
+        with pytest.raises(ResourceError, match=f"in {pair[0].name} was lost"):
+            act(TX)
+    group.roll_back(TX)
+    group.commit(TX)  # after that it is known to have no work
+    assert group.state(TX) == "committed"
