@@ -365,6 +365,16 @@ def test_connection_lost_anywhere_during_commit_in_one_phase(postgres_server: Se
     assert found == {"none", "committed"}
 
 
+def test_connection_that_the_server_ends_leaves_a_commit_unknown_until_it_is_settled(rig: Bench) -> None:
+    tx = new_tx()
+    rig.insert(tx)
+    rig.db.execute("SELECT pg_terminate_backend(%s, 10000)", (backend(rig, tx),))
+    with pytest.raises(ResourceUnavailable):
+        rig.resource.commit(tx)
+    assert rig.resource.settle(tx) == "none"
+    assert rig.rows() == []
+
+
 def test_stuck_connection_is_closed_and_the_vote_is_no(postgres_server: Server) -> None:
     with cuttable(postgres_server.url, patience=1.0, lock_timeout=0.5) as (proxy, rig):
         tx = new_tx()

@@ -295,6 +295,9 @@ class PostgresResource:
                 return lease
             except ConnectionLost:
                 self._source.give(lease)
+            except ResourceError:
+                self._source.give(lease)
+                raise
         raise ResourceError("the server closes its connections")
 
     def _check_open(self, unit: _Unit) -> None:

@@ -47,7 +47,8 @@ def exchange(conn: PGconn, message: bytes, within: float) -> list[PGresult]:
     for result in results:
         if result.status == pq.ExecStatus.FATAL_ERROR:
             error = error_from_result(result)
-            if conn.status != pq.ConnStatus.OK:
+            # A server that ends the connection says so after what it has done, which may be all of the message.
+            if conn.status != pq.ConnStatus.OK or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
                 conn.finish()
                 raise ConnectionLost(f"the connection to PostgreSQL is lost: {error}") from error
             raise Rejected(error) from error
