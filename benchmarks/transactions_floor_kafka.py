@@ -41,6 +41,7 @@ def requests(url: str, topic: str, members: int) -> Iterator[Requests]:
     yield made
     stop.set()
     thread.join()
+    producer.flush(START_SECONDS)
 
 
 def _producer(url: str) -> Producer:

@@ -29,7 +29,11 @@ def snippets(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets(page).strip()], ids=lambda page: page.stem)
-def test_snippets_run(page: Path, request: pytest.FixtureRequest) -> None:
+def test_snippets_run(
+    page: Path, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block marked `py` instead of `python` is a fragment and is not run."""
+    monkeypatch.chdir(tmp_path)
     program = snippets(page)
     for url, fixture in _BROKERS.items():
         if url in program:

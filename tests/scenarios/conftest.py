@@ -9,6 +9,9 @@ import pytest
 from tests.sites.conftest import Sites, sites, world  # noqa: F401
 from txlayer import Event, MemberTransaction, Participant, Scope
 
+PATIENT: dict[str, Any] = {"census_within": 30.0, "vote_within": 60.0, "complete_within": 120.0, "within": 120.0}
+"""Deadlines for a busy machine. A census closes when everyone present has answered, so nobody waits for them."""
+
 
 class Diary:
     """What clients of one story lived through, in the order in which each of them did."""

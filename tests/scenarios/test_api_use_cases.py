@@ -7,7 +7,7 @@ constraint, the initiator takes part, and one subscriber only listens.
 from __future__ import annotations
 
 from tests.conftest import eventually
-from tests.scenarios.conftest import Diary
+from tests.scenarios.conftest import PATIENT, Diary
 from tests.sites.conftest import Sites
 from txlayer import Access, Scope, Status, at_least
 
@@ -20,7 +20,7 @@ def test_use_case_1_one_publisher_one_member(sites: Sites, diary: Diary) -> None
     s2 = sites.member("S2", et1, diary.client("S2", joins=Scope.DISTRIBUTED))
     sites.know(s1, et1, s2)
 
-    with s1.transaction(et1) as tx:
+    with s1.transaction(et1, **PATIENT) as tx:
         tx.publish("EV1")
         tx.publish("EV2")
     assert tx.outcome is not None
@@ -41,7 +41,7 @@ def test_use_case_2_two_publishers_and_one_who_only_listens(sites: Sites, diary:
     for site in (s1, s2):
         eventually(lambda site=site: host in [view.name for view in site.sites()], "the host is known")
 
-    with s1.transaction(et1, access=Access.MULTI, settle_for=at_least(2), coordinator=host) as tx:
+    with s1.transaction(et1, access=Access.MULTI, settle_for=at_least(2), coordinator=host, **PATIENT) as tx:
         tx.publish("EV1")
         with s2.join_transaction(id=tx.id, type=et1) as same:
             same.publish("EV2", type=et2)

@@ -8,6 +8,7 @@ local ones. So C and D each serve both, D in two different ways.
 from __future__ import annotations
 
 from tests.conftest import eventually
+from tests.scenarios.conftest import PATIENT
 from tests.sites.conftest import Sites
 from txlayer import Access, Event, MemberTransaction, Participant, Scope, Site, Status
 
@@ -46,8 +47,8 @@ def test_components_serve_several_transactions_of_several_kinds(sites: Sites) ->
         sites.know(site, meetings, *clients)
         eventually(lambda site=site: r.name in [view.name for view in site.sites()])
 
-    t1 = a.transaction(meetings, {"kind": "local"}, local=True).start()
-    t2 = b.transaction(meetings, {"kind": "distributed"}, access=Access.MULTI, coordinator=r.name).start()
+    t1 = a.transaction(meetings, {"kind": "local"}, local=True, **PATIENT).start()
+    t2 = b.transaction(meetings, {"kind": "distributed"}, access=Access.MULTI, coordinator=r.name, **PATIENT).start()
     assert (t1.id.coordinator, t2.id.coordinator) == (a.name, r.name)
     assert t2.members == 2
     t1.publish("E1")

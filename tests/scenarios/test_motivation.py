@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import eventually
-from tests.scenarios.conftest import Diary
+from tests.scenarios.conftest import PATIENT, Diary
 from tests.sites.conftest import Sites
 from txlayer import Access, Scope, Site, Status, at_least
 from txlayer.errors import TransactionAborted
@@ -29,7 +29,9 @@ def test_two_publishers_fill_one_transaction(sites: Sites, diary: Diary) -> None
     for site in (a, b):
         eventually(lambda site=site: coordinator.name in [view.name for view in site.sites()])
 
-    with a.transaction(meetings, {"subject": "budget"}, access=Access.MULTI, coordinator=coordinator.name) as tx:
+    with a.transaction(
+        meetings, {"subject": "budget"}, access=Access.MULTI, coordinator=coordinator.name, **PATIENT
+    ) as tx:
         tx.publish("Friday 15:00")
         with b.join_transaction(meetings, {"subject": "budget"}) as same:
             same.publish("room B2")
@@ -45,7 +47,7 @@ def test_the_initiator_need_not_take_part(sites: Sites, diary: Diary) -> None:
     b, c = attendees(sites, diary, meetings, "B", "C")
     sites.know(a, meetings, b, c)
 
-    with a.transaction(meetings) as tx:
+    with a.transaction(meetings, **PATIENT) as tx:
         assert tx.members == 2
         tx.publish("Friday 15:00")
 
@@ -60,7 +62,7 @@ def test_the_initiator_may_take_part_and_then_counts(sites: Sites, diary: Diary)
     (b,) = attendees(sites, diary, meetings, "B")
     sites.know(a, meetings, a, b)
 
-    with pytest.raises(TransactionAborted, match="A cannot accept"), a.transaction(meetings) as tx:
+    with pytest.raises(TransactionAborted, match="A cannot accept"), a.transaction(meetings, **PATIENT) as tx:
         tx.publish("Friday 15:00")
 
     eventually(lambda: diary.of("B")[-1] == "abort")
@@ -75,7 +77,7 @@ def test_one_subscription_serves_plain_and_transactional_events(sites: Sites, di
 
     a.publish(meetings, "lunch").wait(30)
     eventually(lambda: diary.of("x") == diary.of("y") == [("plain", "lunch")])
-    with b.transaction(meetings) as tx:
+    with b.transaction(meetings, **PATIENT) as tx:
         tx.publish("planning")
 
     story = [("plain", "lunch"), "join", (meetings, "planning"), "prepare", "commit"]
@@ -89,7 +91,7 @@ def test_events_of_any_type_are_delivered(sites: Sites, diary: Diary) -> None:
     a = sites.start("A")
     sites.know(a, schedule, *invited)
 
-    with a.transaction(schedule) as tx:
+    with a.transaction(schedule, **PATIENT) as tx:
         tx.publish("Friday 15:00")
         tx.publish("room B2", type=location)
 
@@ -106,7 +108,7 @@ def test_constraints_are_tested_again_at_commit(sites: Sites, diary: Diary) -> N
     a = sites.start("A")
     sites.know(a, meetings, *invited)
 
-    with a.transaction(meetings, settle_for=at_least(2)) as tx:
+    with a.transaction(meetings, settle_for=at_least(2), **PATIENT) as tx:
         assert tx.members == 3
         tx.publish("Friday 15:00")
 
@@ -124,7 +126,7 @@ def test_local_members_fail_alone(sites: Sites, diary: Diary) -> None:
     a = sites.start("A")
     sites.know(a, meetings, *invited)
 
-    with a.transaction(meetings, local=True) as tx:
+    with a.transaction(meetings, local=True, **PATIENT) as tx:
         tx.publish("Friday 15:00")
         tx.publish("Haifa office")
 

@@ -249,7 +249,7 @@ class MemorySubscription(SubscriptionBase):
 
     def _stop(self, forget: bool) -> None:
         self._window.close()
-        self._broker.close_session(self._session, forget=forget or not self._durable)
+        self._broker.close_session(self._session, self._owner, forget=forget or not self._durable)
 
     def _release(self, released: Sequence[Delivery]) -> None:
         self._broker.acknowledge(self._session, [delivery.token for delivery in released])

@@ -200,12 +200,16 @@ class MemoryBroker:
             if name in self._sessions:
                 self._sessions[name].filters = set(filters)
 
-    def close_session(self, name: str, *, forget: bool) -> None:
+    def close_session(self, name: str, owner: str, *, forget: bool) -> None:
+        """Detach from a session, unless a later holder of its name has attached to it meanwhile."""
         with self._lock:
+            session = self._sessions.get(name)
+            if session is None or session.owner != owner:
+                return
             if forget:
-                self._sessions.pop(name, None)
-            elif name in self._sessions:
-                self._sessions[name].deliver = None
+                del self._sessions[name]
+            else:
+                session.deliver = None
 
     def acknowledge(self, name: str, tokens: Collection[int]) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ from txlayer.errors import DecodeError
 from txlayer.ordering.timestamp import Stamp
 
 
-class _Message(Struct, frozen=True, tag=True, array_like=True):
+class _Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
     pass
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from txlayer.adapters.lane import Lane
 from txlayer.delivery import Delivery, Gap
-from txlayer.errors import Closed, DecodeError, SubscribeFailed, TxLayerError
+from txlayer.errors import Closed, DecodeError, NameTaken, SubscribeFailed, TxLayerError
 from txlayer.ordering import effects as fx
 from txlayer.ordering.directory import check_topic
 from txlayer.ordering.messages import AnyMessage
@@ -261,7 +261,7 @@ class OrderedSubscription:
                 self._take_leave()
             self.closed = True
         self._stop_ticking()
-        if self._keeper is not None:
+        if self._keeper is not None and not isinstance(self.error, NameTaken):  # the cursor is the later holder's then
             self._keeper.end(forget, timeout)
         self._exchange.silence(self.name)
         if self._below is not None:
