@@ -159,7 +159,7 @@ class GroupRig(Rig):
             rig.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "group"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "group", "databases"])
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     made: Rig
     match request.param:
@@ -170,6 +170,8 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
         case "postgres":
             server: Server = request.getfixturevalue("postgres_server")
             made = PostgresRig(server.url)
+        case "databases":
+            made = GroupRig(*(PostgresRig(request.getfixturevalue("postgres_server").url) for _ in range(2)))
         case _:
             made = GroupRig(MemoryRig(), SqliteRig(tmp_path / "data.db"))
     yield made
