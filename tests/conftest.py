@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # On a busy machine any example may be slow.
 settings.register_profile("patient", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
+whole = pytest.mark.skipif("TXLAYER_WHOLE" not in os.environ, reason="long: TXLAYER_WHOLE=1 runs it")
+"""For what takes minutes of both cores: not on every run."""
 DEADLINE = 30.0
 """Seconds that any condition may take on a busy machine before a test gives up."""
 

@@ -5,7 +5,6 @@ With `TXLAYER_WHOLE=1`, all of it, which takes half an hour on two cores. The co
 """
 
 import json
-import os
 import subprocess
 import sys
 from itertools import islice
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import whole
 from txlayer.codec import KINDS
 from txlayer.simulation.explorer import explore
 from txlayer.simulation.hunt import hunt
@@ -21,7 +21,6 @@ from txlayer.simulation.outsider import ADMITTED, attack
 from txlayer.simulation.sweep import CONFIGURATIONS, Configuration, disturbances, run_one
 
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
-whole = pytest.mark.skipif("TXLAYER_WHOLE" not in os.environ, reason="long: TXLAYER_WHOLE=1 runs it")
 EVERY = 15
 QUICK = (
     "nothing waits for the log",
