@@ -489,6 +489,19 @@ def test_a_commit_forgotten_before_its_caller_confirmed_is_never_called_aborted(
     assert bench.sites["p"].outcomes["asks"][-1].status is Status.FINISHED
 
 
+def test_a_publisher_that_comes_after_the_end_is_not_told_that_a_commit_aborted() -> None:
+    """Of two who were there, one commits, confirms, and all is forgotten; the other still submits."""
+    bench = Bench(Site("p"), Site("q"), Site("h"), Site("a", member()))
+    tx = begin(bench, Terms("orders", access=Access.MULTI, limit=Limit.DISTRIBUTED), coordinator="h")
+    bench.give("q", JoinCall("late", tx))
+    bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.COMMITTED
+    bench.give("p", ConfirmCall("k"))
+    assert not bench.sites["h"].participant.coordinator.transactions
+    publish(bench, "q", "late", "too late")
+    assert status(bench, "late", "q") is Status.FINISHED
+
+
 def test_votes_of_outsiders_are_ignored_and_counted() -> None:
     bench = Bench(Site("p"), Site("a", member()))
     tx = begin(bench)
