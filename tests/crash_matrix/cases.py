@@ -102,7 +102,7 @@ def _rows() -> list[Case]:
         Case("C10", OPEN, "p", "step Received:Ack", 3, outcomes=yes),
         Case("C10", SHOT, "p", "step LeaveCall", outcomes=yes),
         Case("C10", FORGOTTEN, "p", "step ConfirmCall"),
-        Case("C10", FORGOTTEN, "p", "write Drop"),
+        Case("C10", FORGOTTEN, "p", "write Drop:Decided"),
         Case("C10", FORGOTTEN, "a", "work ForgetMarker", outcomes=yes),
         Case("Q1", SHOT, "p", "perform Broadcast:Census", outcomes=no),
         Case("Q1", SHOT, "p", "performed Broadcast:Census", outcomes=no),

@@ -1,9 +1,10 @@
 """Ends a process exactly at a point of its runtime, by SIGKILL.
 
 A point is named by what the runtime's probe says: `perform Send:Vote` is before a vote leaves, `performed Send:Vote`
-after it, `synced Decided:COMMITTED` after the sync that made a commit durable. `sent PREPARE TRANSACTION` and the like
-are inside the resource, after a message to the database has left and before its answer is read. `any` is every one of
-them. Only what concerns transactions that began after the hook was armed counts.
+after it, `synced Decided:COMMITTED` after the sync that made a commit durable, `write Drop:Decided` before the write
+that forgets a decision. `sent PREPARE TRANSACTION` and the like are inside the resource, after a message to the
+database has left and before its answer is read. `any` is every one of them. Only what concerns transactions that began
+after the hook was armed counts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from txlayer.effects import Broadcast, Received, Send
 from txlayer.logs.record_log import RecordLog, _decode_row
 from txlayer.messages import TxId
-from txlayer.records import Decided, decode_record
+from txlayer.records import AnyRecord, Decided, decode_record
 from txlayer.resources import postgres_exchange
 
 _ENDINGS = (b"COMMIT PREPARED", b"ROLLBACK PREPARED", b"PREPARE TRANSACTION", b"; COMMIT")
@@ -34,6 +35,7 @@ class Hook:
         self._seen: dict[TxId, None] = {}
         self._former: dict[TxId, None] = {}
         self._writing: list[tuple[str, TxId | None]] = []
+        self._live: dict[str, tuple[str, TxId | None]] = {}
         self._sending = b""
 
     def arm(self, point: str, nth: int) -> None:
@@ -49,7 +51,7 @@ class Hook:
         """Given to the site as its probe."""
         if isinstance(subject, RecordLog):
             if kind == "write":
-                self._writing = _records(subject)
+                self._writing = self._on_write(subject)
             for name, tx in self._writing:
                 self._reach(f"{kind} {name}", tx)
             return
@@ -58,6 +60,14 @@ class Hook:
             subject = subject.message
             name += f":{type(subject).__name__}"
         self._reach(f"{kind} {name}", getattr(subject, "tx", None))
+
+    def _on_write(self, log: RecordLog) -> list[tuple[str, TxId | None]]:
+        """What a write is about to store and to remove, which may be in one batch: a removal shares the next sync."""
+        stored = _stored(log)
+        self._live.update(stored)
+        dropped = [key for key in self._live if key not in log.index]
+        gone = [self._live.pop(key) for key in dropped]
+        return [*stored.values(), *((f"Drop:{name.partition(':')[0]}", tx) for name, tx in gone)]
 
     def watch_database(self) -> None:
         """See messages to the database on their way."""
@@ -96,11 +106,12 @@ class Hook:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _records(log: RecordLog) -> list[tuple[str, TxId | None]]:
-    """What a write is about to store; a removal alone is a `Drop`."""
-    records = [decode_record(_decode_row(data[4:]).record) for data in log._rows.values()]
-    found = [
-        (f"Decided:{r.status.name}" if isinstance(r, Decided) else type(r).__name__, getattr(r, "tx", None))
-        for r in records
-    ]
-    return found or [("Drop", None)]
+def _stored(log: RecordLog) -> dict[str, tuple[str, TxId | None]]:
+    """The records of a write, by key."""
+    rows = [_decode_row(data[4:]) for data in log._rows.values()]
+    return {row.key: _named(decode_record(row.record)) for row in rows}
+
+
+def _named(record: AnyRecord) -> tuple[str, TxId | None]:
+    name = f"Decided:{record.status.name}" if isinstance(record, Decided) else type(record).__name__
+    return name, getattr(record, "tx", None)
