@@ -32,7 +32,7 @@ FORGOTTEN = Scenario("one shot, forgotten", "shot", "shot", events=1, terms={"ke
 OPEN = Scenario("two phases", "open")
 SINGLE = Scenario("one phase", "single", members=("a",))
 LATE = Scenario(
-    "late vote", "shot", "shot", ("a", "b"), events=1, terms={"settle": 2, "vote_within": 3.0, "census_within": 3.0}
+    "late vote", "shot", "shot", ("a", "b"), events=1, terms={"settle": 2, "vote_within": 5.0, "census_within": 5.0}
 )
 HOSTED = Scenario("hosted", "hosted", terms={"coordinator": "h"})
 MULTI = Scenario("two publishers", "hosted", terms={"coordinator": "h", "multi": True, "second": "q"}, events=4)
