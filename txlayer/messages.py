@@ -194,11 +194,16 @@ class Hello(Message, frozen=True):
 
 
 class Created(Message, frozen=True):
-    """Coordinator to publisher: the transaction is open for events."""
+    """Coordinator to publisher: the transaction is open for events.
+
+    `answers`, here and below: life and serial of the creation or question that this answers. One key may have several
+    transactions one after the other; a publisher that does not know yet which is its own goes by this.
+    """
 
     key: str
     tx: TxId
     members: int = 0
+    answers: tuple[int, int] = (0, 0)
 
 
 class Refused(Message, frozen=True):
@@ -208,6 +213,7 @@ class Refused(Message, frozen=True):
     tx: TxId | None
     reason: str
     coordinator: str = ""
+    answers: tuple[int, int] = (0, 0)
 
 
 class Submit(Message, frozen=True):
@@ -266,6 +272,8 @@ class Inquire(Message, frozen=True):
     publisher: str
     tx: TxId | None
     key: str
+    life: int = 0
+    serial: int = 0
 
 
 class Outcome(Message, frozen=True):
@@ -280,6 +288,7 @@ class Outcome(Message, frozen=True):
     by: str = ""
     final: bool = True
     coordinator: str = ""
+    answers: tuple[int, int] = (0, 0)
 
 
 class Confirm(Message, frozen=True):

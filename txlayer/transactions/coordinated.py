@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from msgspec.structs import replace
+
 from txlayer import messages as m
 from txlayer.effects import (
     AddEntry,
@@ -68,7 +70,8 @@ class Coordinated:
     census: Census
     events: EventCoordinator
     ballot: Ballot
-    callers: tuple[str, ...]
+    callers: dict[str, tuple[int, int]]
+    """Who may confirm, each with its latest creation or question: life and serial."""
     hashes: m.Hashes
     phase: Phase = Phase.CENSUS
     called: bool = False
@@ -194,14 +197,13 @@ class Coordinated:
         outside = (PublishPlain(self.tx, event) for event in public)
         return [*record, *self._tell(), *outside, *self._linger(), *self._finish_if_done()]
 
-    def _may_confirm(self, caller: str) -> None:
-        if caller not in self.callers:
-            self.callers = (*self.callers, caller)
+    def _may_confirm(self, caller: str, asked: tuple[int, int] = (0, 0)) -> None:
+        self.callers[caller] = max(asked, self.callers.get(caller, asked))
 
     def _tell(self) -> list[Effect]:
         """The outcome, to all who may confirm it."""
         assert self.outcome is not None
-        return [Send(caller, self.outcome) for caller in self.callers]
+        return [Send(caller, replace(self.outcome, answers=asked)) for caller, asked in self.callers.items()]
 
     def _record(
         self, status: Status, final: tuple[bytes, ...], reason: str, public: tuple[m.Numbered, ...] = ()

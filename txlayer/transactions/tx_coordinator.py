@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from txlayer import messages as m
 from txlayer.effects import (
     Broadcast,
@@ -46,7 +48,7 @@ class TxCoordinator(Voting):
         ballot = Ballot({}, create.terms.settle_for)
         return cls(
             seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot,
-            (create.publisher,),
+            {create.publisher: (create.life, create.serial)},
             seat.keyring.hashes(tx, seat.finishers),
         )  # fmt: skip
 
@@ -81,21 +83,23 @@ class TxCoordinator(Voting):
         self.lingering = False
         return self._finish_if_done()
 
-    def on_create_again(self, caller: str) -> list[Effect]:
+    def on_create_again(self, create: m.Create) -> list[Effect]:
         """Whoever knows the key repeats the creation: it missed the answer."""
-        self._may_confirm(caller)
+        asked = (create.life, create.serial)
+        self._may_confirm(create.publisher, asked)
         if self.outcome is not None:
-            return [Send(caller, self.outcome)]
+            return [Send(create.publisher, replace(self.outcome, answers=asked))]
         if self.phase is Phase.CENSUS or self.terms.one_shot:
             return []
-        return [Send(caller, m.Created(self.key, self.tx, len(self.ballot.members)))]
+        return [Send(create.publisher, m.Created(self.key, self.tx, len(self.ballot.members), asked))]
 
     def on_inquire(self, inquire: m.Inquire) -> list[Effect]:
         """A caller asks; one that knows the key may confirm."""
+        asked = (inquire.life, inquire.serial)
         if inquire.key == self.key:
-            self._may_confirm(inquire.publisher)
+            self._may_confirm(inquire.publisher, asked)
         outcome = self.outcome or m.Outcome(self.tx, self.key, Status.PENDING, final=False)
-        return [Send(inquire.publisher, outcome)]
+        return [Send(inquire.publisher, replace(outcome, answers=asked))]
 
     def on_submit(self, submit: m.Submit) -> list[Effect]:
         """A publisher's event: number it and pass it on."""
@@ -236,7 +240,7 @@ class TxCoordinator(Voting):
         census = Census(record.tx, terms)
         events = EventCoordinator(terms, record.publisher, seat.limits)
         self = cls(
-            seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), (),
+            seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), {},
             seat.keyring.hashes(record.tx, seat.finishers),
         )  # fmt: skip
         self._may_confirm(record.publisher)
@@ -274,6 +278,6 @@ class TxCoordinator(Voting):
             return self._conclude(Status.COMMITTED, 0)
         self.phase = Phase.OPEN
         return [
-            Send(self.publisher, m.Created(self.key, self.tx, 0)),
+            Send(self.publisher, m.Created(self.key, self.tx, 0, self.callers[self.publisher])),
             self._timer("deadline", self.terms.complete_within),
         ]

@@ -133,7 +133,7 @@ class Voting(Coordinated):
             return self._count_one_shot(votes)
         self.phase = Phase.OPEN
         begin = m.Begin(self.tx, tuple(self.ballot.members), self.terms.type)
-        created = m.Created(self.key, self.tx, len(self.ballot.members))
+        created = m.Created(self.key, self.tx, len(self.ballot.members), self.callers[self.publisher])
         return [
             CancelTimer(("c", self.tx, "window")),
             CancelTimer(("c", self.tx, "retry")),
