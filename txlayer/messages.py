@@ -478,13 +478,17 @@ class Withdrawn(Message, frozen=True):
 
 
 class Follow(Message, frozen=True):
-    """Reader to coordinator: enter me in the registry of this chain. `upto` < 0: I start anew."""
+    """Reader to coordinator: enter me in the registry of this chain. `upto` < 0: I start anew.
+
+    `registration` counts how often it started anew or wanted other types, so that a late copy changes nothing.
+    """
 
     reader: str
     kind: ChainKind
     incarnation: str
     types: tuple[str, ...]
     upto: int = -1
+    registration: int = 1
 
 
 class Followed(Message, frozen=True):
@@ -494,6 +498,7 @@ class Followed(Message, frozen=True):
     incarnation: str
     kind: ChainKind
     upto: int
+    registration: int = 1
 
 
 class Commit(Message, frozen=True):
@@ -524,6 +529,7 @@ class Stale(Message, frozen=True):
     incarnation: str
     kind: ChainKind
     low: int
+    registration: int = 1
 
 
 class AskMark(Message, frozen=True):

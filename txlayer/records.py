@@ -93,6 +93,7 @@ class Reader(Record, frozen=True):
     types: tuple[str, ...]
     upto: int
     stale: bool = False
+    registration: int = 1
 
 
 class Retired(Record, frozen=True):
@@ -161,6 +162,7 @@ class Cursor(Record, frozen=True):
     types: tuple[str, ...]
     upto: int
     stale: bool = False
+    registration: int = 1
 
 
 class PeerMark(Record, frozen=True):

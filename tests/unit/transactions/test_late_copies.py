@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from txlayer import messages as m
-from txlayer.effects import AbortCall, AskCall, BeginCall, CommitCall, ConfirmCall, PublishCall, Received
-from txlayer.messages import Conditions, Item, Limit, Status, Terms
+from txlayer.effects import AbortCall, AskCall, BeginCall, CommitCall, ConfirmCall, FollowCall, PublishCall, Received
+from txlayer.messages import ChainKind, Conditions, Item, Limit, Scope, Status, Terms
 from txlayer.transactions.seat import Bounds
 
 from .bench import Bench, Site, member
@@ -95,3 +95,64 @@ def test_what_is_said_of_an_earlier_try_does_not_touch_one_that_is_open() -> Non
     assert "k" not in bench.sites["p"].outcomes
     bench.give("p", CommitCall("k"))
     assert [outcome.status for outcome in bench.sites["p"].outcomes["k"]] == [Status.COMMITTED]
+
+
+def follow(bench: Bench, *types: str, anew: bool = False) -> None:
+    bench.give("f", FollowCall("p", "log-p", ChainKind.COMMITS, types or ("orders",), anew))
+
+
+def commit(bench: Bench, *keys: str, event_type: str = "orders") -> None:
+    for key in keys:
+        bench.give("p", BeginCall(key, Terms(event_type, one_shot=True), "p", (Item(event_type, key.encode()),)))
+        bench.give("p", ConfirmCall(key))
+
+
+def followed() -> Bench:
+    """A follower that was registered and has the first commit."""
+    bench = Bench(
+        Site("p", bounds=Bounds(chain_entries=2)), Site("a", member()), Site("f", member(scope=Scope.FOLLOWER))
+    )
+    follow(bench)
+    commit(bench, "one")
+    assert list(bench.sites["f"].resource.values) == ["one"]
+    return bench
+
+
+def registrations(bench: Bench) -> list[m.Follow]:
+    return [message for _, message in bench.sent if isinstance(message, m.Follow)]
+
+
+def test_registration_that_comes_late_does_not_hide_from_a_reader_what_it_missed() -> None:
+    bench = followed()
+    (late,) = registrations(bench)
+    bench.lose = kind(m.Commit, m.Stale, m.Followed)
+    commit(bench, "two", "three", "four", "five")
+    deliver(bench, "p", late)
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry")
+    assert [surface.what for surface in bench.sites["f"].surfaced] == ["stale"], "two and three are gone"
+    follow(bench, anew=True)
+    deliver(bench, "p", late)
+    commit(bench, "six")
+    assert list(bench.sites["f"].resource.values) == ["one", "six"]
+
+
+def test_registration_that_comes_late_does_not_take_types_away() -> None:
+    bench = followed()
+    (late,) = registrations(bench)
+    follow(bench, "orders", "stock")
+    deliver(bench, "p", late)
+    commit(bench, "two", event_type="stock")
+    assert list(bench.sites["f"].resource.values) == ["one", "two"]
+
+
+def test_reader_that_lost_its_log_is_registered_again_after_it_was_stale() -> None:
+    bench = followed()
+    bench.lose = kind(m.Commit, m.Stale, m.Followed)
+    commit(bench, "two", "three", "four", "five")
+    bench.lose = lambda target, message: False
+    bench.sites["f"].records.clear()
+    bench.restart("f")
+    follow(bench)
+    commit(bench, "six")
+    assert list(bench.sites["f"].resource.values) == ["one", "six"]
