@@ -112,7 +112,7 @@ class TxCoordinator(Voting):
             return [Send(publisher, m.Accepted(self.tx, publisher, self.events.upto(publisher)))]
         if self.called or self.phase not in (Phase.OPEN, Phase.ABORTED):
             return [Send(publisher, m.Refused(self.key, self.tx, "the transaction takes no more events"))]
-        over = self.events.over_limit((submit.item,))
+        over = self.events.over_limit(submit)
         if over:
             return [Send(publisher, m.Refused(self.key, self.tx, over)), *self._withdraw(over, publisher)]
         taken = self.events.on_submit(submit)

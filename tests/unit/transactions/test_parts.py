@@ -88,6 +88,36 @@ def test_submissions_are_numbered_once_in_their_publishers_order(order: list[int
     assert events.digest == digest_of(tuple(events.events))
 
 
+def submitted(publisher: str, number: int, size: int = 1) -> Submit:
+    return Submit(TX, publisher, number, Item("t", b"x" * size))
+
+
+def test_the_event_that_is_waited_for_is_taken_however_many_came_before_it() -> None:
+    events = EventCoordinator(Terms("t", access=Access.MULTI), "p", Limits(ahead=4))
+    for publisher in ("p", "q", "r"):
+        for number in range(2, 12):
+            events.on_submit(submitted(publisher, number))
+    assert len(events.early) == 3 * 3, "each publisher has a window of its own"
+    for _ in range(3):
+        for publisher in ("p", "q", "r"):
+            for number in range(1, 12):
+                events.on_submit(submitted(publisher, number))
+    assert (len(events.events), len(events.early), events.waiting) == (33, 0, 0)
+
+
+def test_events_that_wait_for_an_earlier_one_count_against_the_limits() -> None:
+    for limits, expected in ((Limits(events=3), "limits.events"), (Limits(bytes=30), "limits.bytes")):
+        events = EventCoordinator(Terms("t"), "p", limits)
+        over = []
+        for number in (5, 4, 3, 3, 2, 1):
+            submit = submitted("p", number, size=10)
+            over.append(events.over_limit(submit))
+            if not over[-1]:
+                events.on_submit(submit)
+        assert [bool(reason) for reason in over] == [False, False, False, False, True, True]
+        assert expected in over[-1]
+
+
 @given(st.lists(st.integers(1, 6), max_size=30))
 def test_sequence_gives_out_every_event_once_and_in_order(arrivals: list[int]) -> None:
     sequence = Sequence(ahead=10)
