@@ -120,10 +120,10 @@ class CoordinatorDesk:
             return f"over {self.seat.limits.events} events or {self.seat.limits.bytes} bytes: raise limits"
         return ""
 
-    def _present(self, event_type: str) -> int | None:
+    def _present(self, event_type: str) -> dict[str, None] | None:
         if not self.present:
             return None
-        return sum(1 for site in self.present.values() if event_type in site.types)
+        return {name: None for name, site in self.present.items() if event_type in site.types}
 
     # Routing
 
@@ -190,7 +190,7 @@ class CoordinatorDesk:
         lost = before.life if before is not None else change.life
         batches: list[Batch] = []
         for tx in list(self.transactions):
-            batches += self._step(tx, lambda coordinator: coordinator.on_presence_lost(change.site, lost))
+            batches += self._step(tx, lambda coordinator: coordinator.on_presence_lost(change.site, lost, change.alive))
         return batches
 
     def _on_publisher(self, message: m.Submit | m.CommitRequest | m.Abort) -> list[Batch]:

@@ -39,7 +39,7 @@ class TxCoordinator(Voting):
 
     @classmethod
     def create(
-        cls, seat: Seat, tx: TxId, create: m.Create, present: int | None, predicate: Predicate | None
+        cls, seat: Seat, tx: TxId, create: m.Create, present: dict[str, None] | None, predicate: Predicate | None
     ) -> TxCoordinator:
         """A new transaction; `start` says what to do first."""
         events = EventCoordinator(create.terms, create.publisher, seat.limits)

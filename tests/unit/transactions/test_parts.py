@@ -61,7 +61,7 @@ def test_named_members_may_not_drop_out() -> None:
 
 
 def test_census_of_anonymous_subscribers_counts_pseudonyms() -> None:
-    census = Census(TX, Terms("t", require=Conditions(at_least=2)), present=3)
+    census = Census(TX, Terms("t", require=Conditions(at_least=2)), present=dict.fromkeys("abc"))
     census.on_join(join("a", identity=False))
     census.on_join(join("a", identity=False))
     assert census.failure()
@@ -69,6 +69,34 @@ def test_census_of_anonymous_subscribers_counts_pseudonyms() -> None:
     assert not census.failure()
     assert not census.complete()
     census.on_decline(b"somebody")
+    assert census.complete()
+
+
+def waiting_for(*names: str) -> Census:
+    return Census(TX, Terms("t"), present=dict.fromkeys(names))
+
+
+def test_census_does_not_wait_for_a_site_that_left_without_an_answer() -> None:
+    census = waiting_for("a", "b")
+    census.on_join(join("a"))
+    assert not census.complete()
+    census.on_left("b", gone=False)
+    assert not census.complete(), "it is back in its next life and will answer"
+    census.on_left("b", gone=True)
+    assert census.complete()
+
+
+def test_census_waits_for_everyone_present_whoever_else_leaves() -> None:
+    census = waiting_for("a", "b", "c")
+    census.on_decline(b"of a, who knows")
+    census.on_join(join("b"))
+    census.on_left("a", gone=True)
+    assert not census.complete(), "a has answered, c has not"
+    census.on_left("of another type", gone=True)
+    assert not census.complete()
+    assert census.on_left("b", gone=True) is not None
+    assert not census.complete(), "the answer of b is gone with it"
+    census.on_join(join("c"))
     assert census.complete()
 
 
