@@ -110,7 +110,7 @@ class Coordinated:
         self.recorded = True
         record = Settling(
             self.tx, self.terms, tuple(self.ballot.members[member].pseudonym for member in final), self.key,
-            self._caller(), self.called, tuple(self.events.events),
+            self._caller(), self.called, tuple(self.events.events), self._initiator(),
         )  # fmt: skip
         stop = (CancelTimer(("c", self.tx, name)) for name in ("window", "votes", "deadline", "retry"))
         return [Append(f"d/{self.tx}", record), *stop, Settle(self.tx, self.terms.type, Settlement(True, final))]
@@ -211,12 +211,17 @@ class Coordinated:
         done = tuple(self.ballot.members[member].pseudonym.done for member in final)
         local = self.terms.tx_type is TxType.LOCAL
         return Decided(
-            self.tx, self.terms.type, status, final, done, self.key, self._caller(), self.called, reason, public, local
+            self.tx, self.terms.type, status, final, done, self.key, self._caller(), self.called, reason, public, local,
+            self._initiator(),
         )  # fmt: skip
 
     def _caller(self) -> str:
         """Who is to be told after a restart."""
         return self.wanted[0] if self.wanted is not None else self.publisher
+
+    def _initiator(self) -> str:
+        """Whose key it is, where that is not who called."""
+        return self.publisher if self.publisher != self._caller() else ""
 
     def on_ack(self, ack: m.Ack) -> list[Effect]:
         """A member has applied the commit."""

@@ -84,8 +84,11 @@ class TxCoordinator(Voting):
         return self._finish_if_done()
 
     def on_create_again(self, create: m.Create) -> list[Effect]:
-        """Whoever knows the key repeats the creation: it missed the answer."""
+        """Its publisher repeats the creation: it missed the answer. Another site has no part in this, but its key."""
         asked = (create.life, create.serial)
+        if create.publisher != self.publisher:
+            taken = f"a transaction of {self.publisher} has this key: ask what became of that, or use a key of your own"
+            return [Send(create.publisher, m.Refused(self.key, None, taken, self.seat.site, asked))]
         self._may_confirm(create.publisher, asked)
         if self.outcome is not None:
             return [Send(create.publisher, replace(self.outcome, answers=asked))]
@@ -238,12 +241,15 @@ class TxCoordinator(Voting):
         """A transaction as the log remembers it."""
         terms = Terms(record.type) if isinstance(record, Decided) else record.terms
         census = Census(record.tx, terms)
-        events = EventCoordinator(terms, record.publisher, seat.limits)
+        initiator = record.publisher if isinstance(record, DelegationOpened) else record.initiator or record.publisher
+        events = EventCoordinator(terms, initiator, seat.limits)
         self = cls(
-            seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), {},
+            seat, record.tx, terms, record.key, initiator, 0, census, events, Ballot({}, terms.settle_for), {},
             seat.keyring.hashes(record.tx, seat.finishers),
         )  # fmt: skip
         self._may_confirm(record.publisher)
+        if initiator != record.publisher:
+            self.wanted = (record.publisher, 0)
         self.called = record.called
         self.recorded = self.restarted = True
         if isinstance(record, DelegationOpened):
