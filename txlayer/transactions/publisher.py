@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from txlayer import messages as m
 from txlayer.effects import CancelTimer, Effect, Opened, Resolve, Send, SetTimer, Surface
 from txlayer.messages import Item, Outcome, Status, Terms, TxId
@@ -140,7 +142,7 @@ class Publisher:
             first = self.outcome is None
             self.outcome = outcome
             return [Surface("distributed part aborted", outcome.tx, self.call)] if first else []
-        self.outcome = outcome
+        self.outcome = outcome = replace(outcome, answers=(0, 0))  # the same for every caller that is told
         self.tx = self.tx or outcome.tx
         self.unaccepted.clear()
         stop = [CancelTimer(("p", self.call, name)) for name in ("retry", "call")]

@@ -19,17 +19,21 @@ def kind(*kinds: type[m.Message]) -> Callable[[str, m.AnyMessage], bool]:
     return lambda target, message: isinstance(message, kinds)
 
 
+def said(bench: Bench, wanted: type[m.Message]) -> list[m.AnyMessage]:
+    return [message for _, message in bench.sent if isinstance(message, wanted)]
+
+
 def deliver(bench: Bench, site: str, message: m.AnyMessage) -> None:
     bench.give(site, Received(message, b"frame"))
 
 
-def failed_once() -> tuple[Bench, m.Outcome]:
+def failed_once() -> tuple[Bench, m.AnyMessage]:
     """A first try under the key `k` has aborted, and its caller knows."""
     bench = Bench(Site("p"), Site("c"), Site("a", member()))
     bench.sites["a"].handlers.failing = ["x"]
     bench.give("p", BeginCall("k", SHOT, "c", ITEMS))
-    (first,) = bench.sites["p"].outcomes.pop("k")
-    assert first.status is Status.ABORTED
+    (first,) = said(bench, m.Outcome)
+    assert bench.sites["p"].outcomes.pop("k")[0].status is Status.ABORTED
     bench.give("p", ConfirmCall("k"))
     bench.sites["a"].handlers.failing = []
     return bench, first
@@ -66,7 +70,7 @@ def test_refusal_of_an_earlier_try_does_not_refuse_the_next_under_the_same_key()
     bench.give("c", BeginCall("full", Terms("orders"), "c"))
     bench.give("p", BeginCall("k", SHOT, "c", ITEMS))
     assert bench.sites["p"].outcomes.pop("k")[0].status is Status.REFUSED
-    (refused,) = [message for _, message in bench.sent if isinstance(message, m.Refused)]
+    (refused,) = said(bench, m.Refused)
     bench.give("p", ConfirmCall("k"))
     bench.give("c", AbortCall("full", "room"))
     bench.lose = kind(m.Outcome)
@@ -79,9 +83,10 @@ def test_refusal_of_an_earlier_try_does_not_refuse_the_next_under_the_same_key()
 def test_what_is_said_of_an_earlier_try_does_not_touch_one_that_is_open() -> None:
     bench = Bench(Site("p"), Site("c"), Site("a", member()))
     bench.give("p", BeginCall("k", Terms("orders", limit=Limit.DISTRIBUTED), "c"))
-    (created,) = [message for _, message in bench.sent if isinstance(message, m.Created)]
+    (created,) = said(bench, m.Created)
     bench.give("p", AbortCall("k", "not now"))
-    (first,) = bench.sites["p"].outcomes.pop("k")
+    (first,) = said(bench, m.Outcome)
+    bench.sites["p"].outcomes.clear()
     bench.give("p", ConfirmCall("k"))
     bench.lose = kind(m.Created)
     bench.give("p", BeginCall("k", Terms("orders", limit=Limit.DISTRIBUTED), "c"))
@@ -118,13 +123,9 @@ def followed() -> Bench:
     return bench
 
 
-def registrations(bench: Bench) -> list[m.Follow]:
-    return [message for _, message in bench.sent if isinstance(message, m.Follow)]
-
-
 def test_registration_that_comes_late_does_not_hide_from_a_reader_what_it_missed() -> None:
     bench = followed()
-    (late,) = registrations(bench)
+    (late,) = said(bench, m.Follow)
     bench.lose = kind(m.Commit, m.Stale, m.Followed)
     commit(bench, "two", "three", "four", "five")
     deliver(bench, "p", late)
@@ -139,7 +140,7 @@ def test_registration_that_comes_late_does_not_hide_from_a_reader_what_it_missed
 
 def test_registration_that_comes_late_does_not_take_types_away() -> None:
     bench = followed()
-    (late,) = registrations(bench)
+    (late,) = said(bench, m.Follow)
     follow(bench, "orders", "stock")
     deliver(bench, "p", late)
     commit(bench, "two", event_type="stock")
