@@ -207,13 +207,14 @@ class Created(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """Coordinator to publisher: not done, and repeating it will not help."""
+    """Coordinator to publisher: not done, and repeating it will not help. `event`: which submission, if it is one."""
 
     key: str
     tx: TxId | None
     reason: str
     coordinator: str = ""
     answers: tuple[int, int] = (0, 0)
+    event: int = 0
 
 
 class Submit(Message, frozen=True):

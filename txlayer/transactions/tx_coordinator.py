@@ -110,14 +110,16 @@ class TxCoordinator(Voting):
         if self.restarted:  # which events are in is forgotten: only who called knows that its own were all in
             return [Send(publisher, self.outcome)] if self.outcome is not None and publisher in self.callers else []
         if not self.events.may_publish(publisher):
-            return [Send(publisher, m.Refused(self.key, self.tx, f"{publisher} may not publish in this transaction"))]
+            return [self._refuse_event(submit, f"{publisher} may not publish in this transaction")]
         if submit.number <= self.events.upto(publisher):
             return [Send(publisher, m.Accepted(self.tx, publisher, self.events.upto(publisher)))]
         if self.called or self.phase not in (Phase.OPEN, Phase.ABORTED):
-            return [Send(publisher, m.Refused(self.key, self.tx, "the transaction takes no more events"))]
+            return [self._refuse_event(submit, "the transaction takes no more events")]
         over = self.events.over_limit(submit)
         if over:
-            return [Send(publisher, m.Refused(self.key, self.tx, over)), *self._withdraw(over, publisher)]
+            self.events.give_up(publisher)
+            ends = self._withdraw(over, publisher) if self.events.may_end(publisher) else []
+            return [self._refuse_event(submit, over), *ends]
         taken = self.events.on_submit(submit)
         effects: list[Effect] = [Broadcast(self.terms.type, m.Event(self.tx, event)) for event in taken]
         if self.terms.visibility is Visibility.PUBLIC:
@@ -125,6 +127,9 @@ class TxCoordinator(Voting):
         if taken:
             effects.append(Send(publisher, m.Accepted(self.tx, publisher, self.events.upto(publisher))))
         return effects + self._call_if_complete()
+
+    def _refuse_event(self, submit: m.Submit, reason: str) -> Send:
+        return Send(submit.publisher, m.Refused(self.key, self.tx, reason, event=submit.number))
 
     def on_commit_request(self, request: m.CommitRequest) -> list[Effect]:
         """A publisher commits: as soon as all its events are in."""
