@@ -14,6 +14,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+NAMELESS = "c:"
+"""How a key begins that was made up for one call: nobody but that call asks by it."""
+
 
 class TxType(Enum):
     """Whether a transaction may have members that depend on each other (TOPS 4.2)."""

@@ -214,9 +214,13 @@ class CoordinatorDesk:
         return self._run(coordinator, coordinator.on_inquire(inquire))
 
     def _of_forgotten_key(self, key: str, asked: tuple[int, int]) -> Outcome:
-        """A commit is kept until it is confirmed, so without one there was none; unless some had to be retired."""
-        status = Status.UNKNOWN if self.forgotten.keyed else Status.ABORTED
-        reason = "nothing is known under this key"
+        """Of a forgotten commit that it is finished; of what never was that it aborted, as long as that is certain."""
+        number = self.forgotten.keys.get(key)
+        if number is not None:
+            return Outcome(self.seat.tx(number), key, Status.FINISHED, reason="finished and forgotten", answers=asked)
+        status, reason = Status.ABORTED, "nothing is known under this key"
+        if self.forgotten.keys_lost:
+            status, reason = Status.UNKNOWN, f"{reason}: it did not commit, or that is forgotten"
         return Outcome(None, key, status, reason=reason, coordinator=self.seat.site, answers=asked)
 
     def _of_forgotten(self, tx: TxId, key: str) -> Outcome:
@@ -281,7 +285,7 @@ class CoordinatorDesk:
         """Of a commit that ends: that it was one, in the log before its record is dropped."""
         if coordinator.phase is not Phase.ENDED or not coordinator.took_effect():
             return []
-        return [Append("x", self.forgotten.add(coordinator.tx.number))]
+        return [Append("x", self.forgotten.add(coordinator.tx.number, coordinator.key))]
 
     def _after(self, coordinator: TxCoordinator) -> list[Batch]:
         if coordinator.phase is Phase.ENDED:
@@ -299,7 +303,6 @@ class CoordinatorDesk:
     def _retire(self) -> list[Batch]:
         """Too many outcomes that nobody confirms: the oldest is forgotten, and that it was is remembered."""
         oldest = self.transactions[next(iter(self.settled))]
-        self.forgotten.keyed = True
         return self._run(oldest, oldest.retire())
 
     def _reply(self, site: str, message: AnyMessage) -> list[Batch]:

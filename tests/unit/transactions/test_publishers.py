@@ -3,9 +3,10 @@
 import pytest
 
 from txlayer import messages as m
-from txlayer.effects import AbortCall, AskCall, BeginCall, CommitCall, JoinCall, PublishCall
+from txlayer.effects import AbortCall, AskCall, BeginCall, CommitCall, ConfirmCall, JoinCall, PublishCall
 from txlayer.messages import Access, Conditions, Item, Limit, Status, Terms, TxId
 from txlayer.transactions.event_coordinator import EventCoordinator, Limits
+from txlayer.transactions.forgotten import KEYS, Forgotten
 
 from .bench import Bench, Site, member
 
@@ -141,3 +142,43 @@ def test_missing_votes_are_told_to_who_called_and_to_who_began() -> None:
     assert [surface.what for surface in bench.sites["q"].surfaced] == ["commit waits for votes"]
     bench.give("q", AbortCall("j", "not that long"))
     assert told(bench, "p", "k") == told(bench, "q", "j") == [Status.ABORTED]
+
+
+def confirmed_commits(*keys: str) -> Bench:
+    bench = Bench(Site("p"), Site("q"), Site("c"), Site("a", member()))
+    for key in keys:
+        bench.give("p", BeginCall(key, SHOT, "c", (Item("orders", key.encode()),)))
+        bench.give("p", ConfirmCall(key))
+    assert not bench.sites["c"].participant.coordinator.transactions
+    return bench
+
+
+def asked(bench: Bench, key: str) -> Status:
+    bench.give("q", AskCall("asks", "c", key=key))
+    (outcome,) = bench.sites["q"].outcomes.pop("asks")
+    bench.give("q", ConfirmCall("asks"))
+    return outcome.status
+
+
+def test_confirmed_commit_is_never_called_aborted_by_its_key() -> None:
+    bench = confirmed_commits("k")
+    assert asked(bench, "k") is Status.FINISHED
+    assert asked(bench, "never heard of") is Status.ABORTED
+    bench.restart("c")
+    assert asked(bench, "k") is Status.UNKNOWN
+    assert asked(bench, "never heard of") is Status.UNKNOWN, "it might be one of those that are forgotten"
+
+
+def test_commits_that_nobody_can_ask_for_by_key_leave_the_answer_to_others_certain() -> None:
+    bench = confirmed_commits(f"{m.NAMELESS}1")
+    bench.restart("c")
+    assert asked(bench, "never heard of") is Status.ABORTED
+
+
+def test_keys_of_forgotten_commits_are_kept_up_to_a_bound() -> None:
+    forgotten = Forgotten()
+    for number in range(KEYS):
+        forgotten.add(number, f"k{number}")
+    assert not forgotten.keys_lost
+    forgotten.add(KEYS, "one more")
+    assert (len(forgotten.keys), "k0" in forgotten.keys, forgotten.keys_lost) == (KEYS, False, True)
