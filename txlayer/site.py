@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from txlayer.messages import Outcome, TxId
 from txlayer.site_base import SiteBase
-from txlayer.transaction import BEGIN_SECONDS, Transacting, Transaction, raise_for, settled
+from txlayer.transacting import BEGIN_SECONDS, Transacting, raise_for
+from txlayer.transaction import Transaction, settled
 
 
 class Site(SiteBase):

@@ -14,7 +14,7 @@ from tests.sites.conftest import PATIENT, QUICK, Sites
 from txlayer import Access, AsyncSite, Event, MemberTransaction, Participant, Scope, Status, at_least
 from txlayer.errors import TransactionAborted, UsageError
 from txlayer.resources.memory import MemoryResource
-from txlayer.transaction import Plan
+from txlayer.transacting import Plan
 
 
 async def until(condition: Callable[[], object]) -> None:
