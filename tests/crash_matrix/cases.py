@@ -32,7 +32,7 @@ FORGOTTEN = Scenario("one shot, forgotten", "shot", "shot", events=1, terms={"ke
 OPEN = Scenario("two phases", "open")
 SINGLE = Scenario("one phase", "single", members=("a",))
 LATE = Scenario(
-    "late vote", "shot", "shot", ("a", "b"), events=1, terms={"settle": 2, "vote_within": 3.0, "census_within": 3.0}
+    "late vote", "shot", "shot", ("a", "b"), events=1, terms={"settle": 2, "vote_within": 5.0, "census_within": 5.0}
 )
 HOSTED = Scenario("hosted", "hosted", terms={"coordinator": "h"})
 MULTI = Scenario("two publishers", "hosted", terms={"coordinator": "h", "multi": True, "second": "q"}, events=4)
@@ -102,7 +102,7 @@ def _rows() -> list[Case]:
         Case("C10", OPEN, "p", "step Received:Ack", 3, outcomes=yes),
         Case("C10", SHOT, "p", "step LeaveCall", outcomes=yes),
         Case("C10", FORGOTTEN, "p", "step ConfirmCall"),
-        Case("C10", FORGOTTEN, "p", "write Drop"),
+        Case("C10", FORGOTTEN, "p", "write Drop:Decided"),
         Case("C10", FORGOTTEN, "a", "work ForgetMarker", outcomes=yes),
         Case("Q1", SHOT, "p", "perform Broadcast:Census", outcomes=no),
         Case("Q1", SHOT, "p", "performed Broadcast:Census", outcomes=no),

@@ -13,10 +13,9 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from tests.crash_matrix.process import Role, main
+from tests.crash_matrix.hook import After
+from tests.crash_matrix.process import SECONDS, Role, main
 
-SECONDS = 60.0
-"""The bound for everything that must happen."""
 MEMBERS = ("a", "b", "c")
 OBSERVERS = {"l": "local", "f": "follower"}
 PUBLISHERS = ("p", "q")
@@ -51,9 +50,9 @@ class Member:
         self._pipe.send((point, nth))
         return self.reply("", SECONDS) is not None
 
-    def arm(self, point: str, nth: int) -> None:
+    def arm(self, point: str, nth: int, after: After) -> None:
         """Die there."""
-        self.ask("arm", point=point, nth=nth)
+        self.ask("arm", point=point, nth=nth, after=after)
 
     def ask(self, command: str, **options: Any) -> tuple[str, str]:
         """Have it do something and wait for the answer."""
@@ -70,17 +69,21 @@ class Member:
 
     def reply(self, key: str, seconds: float) -> tuple[str, str] | None:
         """The next answer under this key; None if the process is dead or the time is up."""
+        return self._replies[key].pop(0) if self.has_replied(key, seconds) else None
+
+    def has_replied(self, key: str, seconds: float) -> bool:
+        """Whether there is an answer under this key before the process is dead or the time is up."""
         end = time.monotonic() + seconds
         while not self._replies.get(key):
             try:
                 if not self._pipe.poll(max(0.0, end - time.monotonic())):
-                    return None
+                    return False
                 found, what, detail = self._pipe.recv()
             except (EOFError, OSError):
                 self._process.join(SECONDS)
-                return None
+                return False
             self._replies.setdefault(found, []).append((what, detail))
-        return self._replies[key].pop(0)
+        return True
 
     def alive(self) -> bool:
         return bool(self._process.is_alive())
@@ -134,6 +137,10 @@ class Cluster:
         """Wait until everyone is there and the driver knows who takes part."""
         wanted = " ".join(sorted(self.full(name) for name in names))
         self.wait(lambda: self.members[driver].ask("knows", type=type)[1] == wanted, f"{driver} knows {wanted}")
+
+    def after(self) -> After:
+        """Where the numbers of later transactions start."""
+        return {self.full(name): int(self.members[name].ask("next")[0]) for name in ("p", HOST)}
 
     def wait(self, condition: Any, what: str, seconds: float = SECONDS) -> None:
         """Wait for a condition."""

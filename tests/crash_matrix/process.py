@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tests.crash_matrix.hook import Hook
+from tests.crash_matrix.hook import After, Hook
 from txlayer import Access, Patience, Scope, Site, at_least, named
 from txlayer.errors import OutcomeUnknown, TransactionError, TxLayerError
 from txlayer.resources.postgres import PostgresResource
 
+SECONDS = 60.0
+"""The bound for everything that must happen."""
 QUICK = Patience(retry=0.3, in_doubt=0.5, gap=0.2, linger=0.5, mark=0.5, longest=2.0)
 INSERT = "INSERT INTO entry (key, number, undo) VALUES (%s, %s, %s)"
 
@@ -53,7 +55,7 @@ class Driver:
 
     def _arm_at_start(self) -> None:
         point, nth = self.pipe.recv()
-        self.hook.arm(point, nth)
+        self.hook.arm(point, nth, {})
 
     def _do(self, command: str, key: str, options: dict[str, Any]) -> None:
         try:
@@ -68,13 +70,24 @@ class Driver:
 
     # Commands
 
-    def _on_arm(self, key: str, point: str, nth: int) -> tuple[str, str]:
-        self.hook.arm(point, nth)
+    def _on_arm(self, key: str, point: str, nth: int, after: After) -> tuple[str, str]:
+        self.hook.arm(point, nth, after)
         return "armed", point
 
-    def _on_pause(self, key: str, point: str, seconds: float) -> tuple[str, str]:
-        self.hook.pause(point, seconds)
+    def _on_pause(self, key: str, point: str, after: After) -> tuple[str, str]:
+        self.hook.pause(point, after)
         return "armed", point
+
+    def _on_release(self, key: str) -> tuple[str, str]:
+        self.hook.release()
+        return "released", ""
+
+    def _on_next(self, key: str) -> tuple[str, str]:
+        """The number of the next transaction, and how many entries its readers have not read."""
+        engine = self.site._engine
+        desk = engine.participant.coordinator
+        unread = engine.ask(lambda: sum(len(chain.entries) for chain in desk.chains.values()), SECONDS)
+        return str(desk.next_number), str(unread)
 
     def _on_knows(self, key: str, type: str) -> tuple[str, str]:
         return "knows", " ".join(self.site.subscribed(type))

@@ -21,6 +21,8 @@ from tests.crash_matrix.cases import (
 from tests.crash_matrix.cluster import MEMBERS, OBSERVERS, SECONDS, Cluster, NotInTime
 
 _numbers = itertools.count(1)
+PAUSED = {LATE: "perform Send:Vote", UNDO: "work PrepareUnit", STUCK: "work PrepareUnit"}
+"""Where c stands still: until the decision is made without it, or until the others have committed."""
 UNKNOWN = ("unknown", "error", "PENDING", "UNKNOWN", "FINISHED")
 
 
@@ -33,26 +35,39 @@ def run_case(cluster: Cluster, case: Case) -> None:
         cluster.gather(driver, scenario.type, names)
     if scenario.coordinator == "h":
         cluster.wait(lambda: cluster.full("h") in members["p"].ask("hosts")[1], "the host is known")
-    victim = members[case.victim]
+    if scenario.type == "scoped":
+        cluster.wait(lambda: members["p"].ask("next")[1] == "0", "everything earlier is read")
+    victim, after = members[case.victim], cluster.after()
     if case.scenario is ORPHANED:
-        members["p"].arm("step Received:Ack", 1)
-    if case.scenario is LATE:
-        members["c"].ask("pause", point="perform Send:Vote", seconds=6.0)
-    if scenario in (UNDO, STUCK):  # the others have committed when it refuses
-        members["c"].ask("pause", point="work PrepareUnit", seconds=0.7)
-    victim.arm(case.point, case.nth)
+        members["p"].arm("step Received:Ack", 1, after)
+    if scenario in PAUSED:
+        members["c"].ask("pause", point=PAUSED[scenario], after=after)
+    victim.arm(case.point, case.nth, after)
     second = scenario.terms.get("second")
     terms: dict[str, Any] = {**scenario.terms, "members": [cluster.full(name) for name in scenario.members]}
     terms["coordinator"] = cluster.full(scenario.coordinator)
     members["p"].tell(scenario.command, key, type=scenario.type, data=scenario.data, **terms)
     if second is not None:
         _second_publisher(cluster, case, key)
+    if scenario in PAUSED:
+        _release(cluster, case, key)
     if not victim.await_death(SECONDS):
         raise NotInTime(f"{case.victim} did not come to {case.point}")
     told = members["p"].reply(key, 0.0) if case.victim == "p" else None
     _revive(cluster, case)
     seen = told[0] if told is not None and told[0] not in UNKNOWN else _outcome(cluster, case, key)
     _check(cluster, case, key, seen)
+
+
+def _release(cluster: Cluster, case: Case, key: str) -> None:
+    if case.scenario is LATE:
+        cluster.members["p"].has_replied(key, SECONDS)
+    else:
+        victim = cluster.members[case.victim]
+        cluster.wait(
+            lambda: not victim.alive() or (cluster.rows("a", key) and cluster.rows("b", key)), "a and b commit at once"
+        )
+    cluster.members["c"].tell("release", f"{key} release")
 
 
 def _second_publisher(cluster: Cluster, case: Case, key: str) -> None:

@@ -1,4 +1,4 @@
-"""The general world: hundreds of seeds on both cores; the same seed is the same everywhere."""
+"""The general world: thousands of seeds on both cores; the same seed is the same everywhere."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-SEEDS = int(os.environ.get("TXLAYER_SEEDS", "700"))  # seeds 737 and 1598 show open faults: docs/protocol.md
+SEEDS = int(os.environ.get("TXLAYER_SEEDS", "3000"))
 COMMAND = [sys.executable, "-m", "txlayer.simulation.command"]
 # Crashes of coordinators, members, publishers and readers, and what a network, a disk and an application do to them.
 ROWS = {
@@ -30,7 +30,7 @@ def test_no_seed_breaks_an_invariant_and_a_good_share_commits(capsys: pytest.Cap
     assert result["seeds"] == SEEDS
     assert result["transactions"] >= 35 * SEEDS
     assert result["committed"] > 0.6 * result["transactions"], "faults abort some, not most"
-    if SEEDS >= 1000:
+    if SEEDS >= 1000:  # fewer may miss a rare one
         assert set(result["faults"]) >= ROWS, "every row of the catalogue that a world can show is hit"
 
 

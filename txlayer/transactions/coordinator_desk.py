@@ -76,9 +76,12 @@ class CoordinatorDesk:
         if create.coordinator != self.seat.site:  # meant for another site, brought here by someone
             return []
         known = self.keys.get(create.key)
+        current = create.coordinator_life == self.seat.life
         if known is not None:
+            if current:  # a copy of it may come when the transaction is forgotten
+                self.creations.take(create)
             return self._step(known, lambda tx: tx.on_create_again(create.publisher))
-        if create.coordinator_life != self.seat.life:
+        if not current:
             return self._reply(create.publisher, m.Hello(create.key, self.seat.site, self.seat.life))
         if self.creations.ended(create):
             return self._reply(create.publisher, self._of_forgotten_key(create.key))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txlayer.ordering.ranges import Ranges
+from txlayer.ranges import Ranges
 from txlayer.records import Retired
 
 KEPT = 64

@@ -14,10 +14,13 @@ from txlayer.effects import (
     PublishCall,
     Received,
     RoomChanged,
+    WholeApplied,
 )
-from txlayer.messages import Access, Item, Limit, Scope, Status, Terms, TxId, TxType, Visibility
+from txlayer.messages import Access, ChainKind, Item, Limit, Scope, Status, Terms, TxId, TxType, Visibility
 from txlayer.tokens import Keyring
-from txlayer.transactions.seat import Bounds
+from txlayer.transactions.coordinator_desk import CoordinatorDesk
+from txlayer.transactions.reader import ChainReader
+from txlayer.transactions.seat import Bounds, Seat
 
 from .bench import Bench, Site, member
 
@@ -268,3 +271,34 @@ def test_outcome_that_is_repeated_after_the_one_who_asked_by_key_has_left_is_ign
     bench.give("c", LeaveCall("k"))
     bench.give("c", Received(m.Outcome(outcome.tx, "k", outcome.status)))
     assert bench.sites["c"].outcomes["asks"] == [outcome]
+
+
+# Copies that come late
+
+
+def test_late_copy_of_a_creation_repeated_in_a_new_life_opens_nothing() -> None:
+    """The publisher died after its first creation and repeated it in its next life, when the key was still known."""
+    coordinator = CoordinatorDesk(Seat("c", "log", 1, Keyring(b"c")))
+    shot = Terms("t", tx_type=TxType.LOCAL, one_shot=True)
+    first = m.Create("k", "p", 1, shot, (Item("t", b"x"),), 1, serial=1, coordinator="c")
+    coordinator.on_message(first)
+    tx = coordinator.keys["k"]
+    again = m.Create("k", "p", 2, shot, (Item("t", b"x"),), 1, serial=1, coordinator="c")
+    coordinator.on_message(again)
+    coordinator.on_message(m.Confirm(tx, "p"))
+    coordinator.on_timer(tx, "linger")
+    assert not coordinator.transactions, "all is forgotten"
+    coordinator.on_message(again)
+    assert not coordinator.transactions, "it was opened once"
+
+
+def test_follower_that_has_all_entries_but_is_still_applying_them_is_not_stale() -> None:
+    reader = ChainReader(Seat("f", "log-f", 1, Keyring(b"f")), "c", "log", ChainKind.COMMITS, ("t",), upto=3)
+    tx = TxId("c", "log", 7, "ab")
+    reader.on_commit(m.Commit("c", "log", ChainKind.COMMITS, 4, tx, Terms("t"), ()))
+    reader.on_stale(m.Stale("c", "log", ChainKind.COMMITS, low=5))
+    assert not reader.stale
+    reader.on_applied(WholeApplied(tx, ok=True))
+    assert reader.upto == 4
+    reader.on_stale(m.Stale("c", "log", ChainKind.COMMITS, low=6))
+    assert reader.stale, "entry 5 is gone and never came"
