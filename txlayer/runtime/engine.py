@@ -424,8 +424,8 @@ class Engine:
             if entry.parent is not None:
                 types.parents.setdefault(entry.type, entry.parent)
             if self.started and not self.closed and set(self._types()) != before:
+                self.on_types()  # whoever sees that this site subscribes may publish plain events at once
                 self._listen_to(before)
-                self.on_types()
 
     # What comes in, on threads of the bus
 
