@@ -96,10 +96,14 @@ class Reader(Record, frozen=True):
 
 
 class Retired(Record, frozen=True):
-    """Coordinator: up to this number there are commits that were forgotten before their caller confirmed."""
+    """Coordinator: commits that are forgotten, as ranges of numbers; up to `upto` it is not known which.
+
+    `keyed`: some were forgotten before their callers confirmed.
+    """
 
     upto: int
     keyed: bool = False
+    commits: tuple[tuple[int, int], ...] = ()
 
 
 class Intent(Record, frozen=True):

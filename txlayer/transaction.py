@@ -20,6 +20,7 @@ from txlayer.errors import (
     Closed,
     OutcomeUnknown,
     PayloadTooLarge,
+    ResourceError,
     TransactionAborted,
     TransactionRefused,
     UsageError,
@@ -175,26 +176,23 @@ class Transacting:
         return done
 
     def work(self, resource: Resource) -> Any:
-        """What a resource of this site offers to work with inside the transaction."""
-        tx = self.call.tx
+        """What a resource of this site offers to work with inside the transaction. Its member rolls it back."""
+        tx, engine = self.call.tx, self.engine
         assert tx is not None, "an open transaction has an id"
-        if not resource.has_work(tx) and not self.engine.ask(lambda: self.engine.works_on(tx, resource)):
+        if resource.has_work(tx):
+            return resource.work(tx)
+        member = engine.ask(lambda: engine.takes_work(tx, resource))
+        if member is None:
             raise UsageError(f"{tx} does not work on this resource: site.enlist({self.type!r}, resources=[...])")
-        return resource.work(tx)
-
-    def drop_work(self) -> None:
-        """It did not commit: what this publisher did and nobody prepared is rolled back."""
-        tx = self.call.tx
-        for resource in self.engine.application.resources():
-            if tx is not None and resource.has_work(tx):
-                resource.roll_back(tx)
+        unit = member[resource]
+        if not engine.ask(lambda: engine.keeps_work(tx)):
+            raise ResourceError(f"{tx} has ended meanwhile: what is done in it is rolled back")
+        return unit
 
     def take_note(self, outcome: Outcome) -> None:
         """The caller knows the outcome. Under a key of its own it is kept, so that the key is not used twice."""
         if not outcome.final:
             return
-        if outcome.status is not Status.COMMITTED:
-            self.drop_work()
         kept = self.plan is not None and self.plan.key and outcome.status is Status.COMMITTED
         self.leave() if kept or self.joined else self.release(ConfirmCall(self.call.name))
 

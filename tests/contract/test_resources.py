@@ -1,6 +1,7 @@
 """One suite for every resource: two phases, one phase, markers, and what a crash leaves."""
 
 import contextlib
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -359,6 +360,30 @@ def test_a_unit_without_work_does_not_end_the_work_of_another(rig: Rig) -> None:
     assert rig.read() == {"a": "x"}
     rig.resource.commit(OTHER)
     assert rig.resource.state(OTHER) == "committed"
+
+
+def test_a_statement_of_a_sqlite_unit_is_not_run_outside_of_it(tmp_path: Path) -> None:
+    """A unit that is rolled back while one of its statements is about to run: nobody would roll that one back."""
+    resource = SqliteResource(tmp_path / "x.db")
+    resource._db.execute("CREATE TABLE item (value TEXT)")
+    unit = resource.work(TX)
+    rolled_back = threading.Event()
+
+    def roll_back() -> None:
+        resource.roll_back(TX)
+        rolled_back.set()
+
+    thread = threading.Thread(target=roll_back)
+
+    class Meanwhile(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            thread.start()
+            rolled_back.wait(0.2)
+            return super().__iter__()
+
+    unit.execute("INSERT INTO item VALUES (?)", Meanwhile(["x"]))
+    thread.join()
+    assert resource._db.execute("SELECT * FROM item").fetchall() == []
 
 
 def test_an_error_that_ends_the_transaction_of_sqlite_loses_no_statement(tmp_path: Path) -> None:

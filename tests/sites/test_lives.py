@@ -500,3 +500,31 @@ def test_signed_sites_speak_for_themselves_only(sites: Sites, notes: Notes) -> N
     assert notes.of("a") == notes.of("b") == ["x"]
     with pytest.raises(UsageError, match="allowed sites must hold"):
         sites.make("c", security=level("a"))
+
+
+def test_a_stranger_never_hears_that_a_forgotten_commit_aborted(memory_sites: Sites, notes: Notes) -> None:
+    """Nor does the caller itself, in a later life, when it has confirmed and does not remember."""
+    sites, type = memory_sites, memory_sites.name("orders")
+    refusing = {"now": False}
+
+    def handle(tx: Any, event: Any) -> None:
+        if refusing["now"]:
+            raise ValueError("full")
+
+    member = sites.member("a", type, handle)
+    publisher = sites.start("p", log=sites.file("p"))
+    stranger = sites.start("stranger")
+    sites.know(publisher, type, member)
+    committed = publisher.send(type, ["x"], limit=Limit.LOCAL).tx
+    refusing["now"] = True
+    with pytest.raises(TransactionAborted) as caught, publisher.transaction(type, limit=Limit.DISTRIBUTED) as tx:
+        tx.publish("y")
+    aborted = caught.value.tx
+    eventually(lambda: not publisher._engine.participant.coordinator.transactions)
+    assert stranger.outcome(committed).status is Status.FINISHED
+    assert stranger.outcome(aborted).status is Status.ABORTED
+    publisher.close()
+    with sites.make("p", log=sites.file("p")) as again:
+        assert again.outcome(committed).status is Status.FINISHED
+        assert stranger.outcome(committed).status is Status.FINISHED
+        assert stranger.outcome(aborted).status is Status.ABORTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from tests.conftest import DEADLINE, eventually
 from tests.sites.conftest import Notes, Sites
 from txlayer import Event, Limit, MemberTransaction, Participant, Scope, Site, Status, at_least
-from txlayer.errors import ResourceError, TransactionAborted, UsageError
+from txlayer.effects import AbortCall
+from txlayer.errors import ResourceError, TransactionAborted, TransactionRefused, UsageError
 from txlayer.messages import TxId
 from txlayer.resources.memory import MemoryResource
 from txlayer.resources.sqlite import SqliteResource
+from txlayer.transactions.executor import State
 
 
 def put(store: MemoryResource) -> Any:
@@ -47,6 +50,88 @@ def test_the_work_on_resources_commits_with_the_transaction(sites: Sites) -> Non
         tx.publish({"key": "y", "value": "2"})
     eventually(lambda: ledger.values == {"x": "1", "y": "2"})
     eventually(lambda: audit._db.execute("SELECT value FROM entry ORDER BY 1").fetchall() == [("1",), ("2",)])
+
+
+def test_a_publisher_that_is_refused_takes_nothing_from_the_member_beside_it(memory_sites: Sites) -> None:
+    """The same site takes part with a database, and wants to publish where it may not."""
+    sites, type, ledger = memory_sites, memory_sites.name("transfers"), MemoryResource()
+    members = [
+        sites.member("a", type, put(ledger), resources=[ledger]),
+        sites.member("b", type, lambda tx, event: None),
+    ]
+    publisher = sites.start("p")
+    sites.know(publisher, type, *members)
+    with publisher.transaction(type) as tx:
+        tx.publish({"key": "x", "value": 1})
+        eventually(lambda: ledger.has_work(tx.id))
+        with pytest.raises(TransactionRefused, match="may not publish"):
+            members[0].join_transaction(id=tx.id).start()
+        tx.publish({"key": "y", "value": 2})
+    eventually(lambda: ledger.values == {"x": 1, "y": 2})
+
+
+def test_work_that_was_lost_is_not_gone_on_with(memory_sites: Sites) -> None:
+    """Whatever ends a unit between two events: the second alone must not be voted for."""
+    sites, type, ledger = memory_sites, memory_sites.name("transfers"), MemoryResource()
+    member = sites.member("a", type, put(ledger), resources=[ledger])
+    publisher = sites.start("p")
+    sites.know(publisher, type, member)
+    tx = publisher.transaction(type).start()
+    tx.publish({"key": "x", "value": 1})
+    eventually(lambda: ledger.has_work(tx.id))
+    ledger.roll_back(tx.id)
+    tx.publish({"key": "y", "value": 2})
+    with pytest.raises(TransactionAborted, match="was lost before it was prepared"):
+        tx.commit()
+    assert ledger.values == {}
+
+
+def test_what_a_publisher_does_itself_is_rolled_back_with_its_transaction(memory_sites: Sites) -> None:
+    """No handler ran beside it: the member knows all the same that there is something to undo."""
+    sites, type, ledger = memory_sites, memory_sites.name("transfers"), MemoryResource()
+    publisher = sites.make("p")
+    publisher.enlist(type, [ledger])
+    publisher.start()
+    sites.know(publisher, type, publisher)
+    tx = publisher.transaction(type).start()
+    tx[ledger].put("x", 1)
+    tx.abort()
+    eventually(lambda: not ledger.has_work(tx.id))
+    with publisher.transaction(type) as tx:
+        tx[ledger].put("x", 2)
+        tx[ledger].put("y", 3)
+    eventually(lambda: ledger.values == {"x": 2, "y": 3})
+
+
+class SlowToOpen(MemoryResource):
+    """Something happens while a unit is opened."""
+
+    __slots__ = ("meanwhile",)
+    meanwhile: Callable[[], object]
+
+    def work(self, tx: TxId) -> Any:
+        self.meanwhile()
+        return super().work(tx)
+
+
+def test_work_that_a_publisher_opens_too_late_is_rolled_back(memory_sites: Sites) -> None:
+    sites, type, ledger = memory_sites, memory_sites.name("transfers"), SlowToOpen()
+    publisher = sites.make("p")
+    publisher.enlist(type, [ledger])
+    publisher.start()
+    sites.know(publisher, type, publisher)
+    tx = publisher.transaction(type).start()
+    abort = AbortCall(tx._open().call.name, "changed its mind")
+    role = publisher._engine.participant.subscriber._member(tx.id)
+
+    def end() -> None:
+        publisher._engine.post(abort)
+        eventually(lambda: role.state is State.DONE and publisher._engine.ask(publisher._engine.workshop.idle))
+
+    ledger.meanwhile = end
+    with pytest.raises(ResourceError, match="has ended meanwhile"):
+        tx[ledger]
+    eventually(lambda: not ledger.has_work(tx.id))
 
 
 def test_a_single_member_with_a_single_resource_decides_alone(sites: Sites) -> None:

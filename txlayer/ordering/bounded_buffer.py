@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from txlayer.ordering.delivery_buffer import DeliveryBuffer, Lane
 from txlayer.ordering.effects import Effect
 from txlayer.ordering.messages import Event, Void
-from txlayer.ordering.ranges import Ranges
+from txlayer.ranges import Ranges
 
 _REMEMBERED = 65_536
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from txlayer.ordering.effects import Deliver, Effect, Gap, Report
 from txlayer.ordering.messages import Event, Void
-from txlayer.ordering.ranges import Ranges
 from txlayer.ordering.seen import Seen
 from txlayer.ordering.timestamp import WINDOW
+from txlayer.ranges import Ranges
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from operator import ne
 from msgspec import Struct
 
 from txlayer.ordering.counters import Counters
-from txlayer.ordering.ranges import Ranges
 from txlayer.ordering.timestamp import WINDOW, Stamp
+from txlayer.ranges import Ranges
 
 OPEN, READY, DONE, VOID = range(4)
 

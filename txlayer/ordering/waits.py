@@ -9,9 +9,9 @@ from txlayer.ordering.delivery_buffer import DeliveryBuffer, Lane
 from txlayer.ordering.directory import Directory
 from txlayer.ordering.effects import Effect, Send
 from txlayer.ordering.messages import Missing
-from txlayer.ordering.ranges import Ranges
 from txlayer.ordering.subscriber_config import Mode, SubscriberConfig
 from txlayer.ordering.timestamp import host_of
+from txlayer.ranges import Ranges
 
 _AT_ONCE = 63
 

@@ -48,23 +48,26 @@ def _alone(method: Callable[Concatenate[SqliteResource, P], T]) -> Callable[Conc
 class SqliteUnit:
     """What a handler writes through."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, lock: threading.RLock) -> None:
         self._db = db
+        self._lock = lock
         self.statements: list[Statement] = []
         self.saved: int | None = None
         self.open = True
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Run one statement inside the unit."""
-        if not self.open:
-            raise ResourceError("this unit of work has ended")
-        try:
-            rows = self._db.execute(sql, tuple(parameters)).fetchall()
-        except sqlite3.Error as exc:
-            raise ResourceError(str(exc)) from exc
-        if not sql.lstrip().upper().startswith("SELECT"):
-            self.statements.append((sql, tuple(parameters)))
-        return rows
+        with self._lock:  # a unit that ends meanwhile would leave the statement to nobody, or to the next one
+            if not self.open:
+                raise ResourceError("this unit of work has ended")
+            statement = (sql, tuple(parameters))
+            try:
+                rows = self._db.execute(*statement).fetchall()
+            except sqlite3.Error as exc:
+                raise ResourceError(str(exc)) from exc
+            if not sql.lstrip().upper().startswith("SELECT"):
+                self.statements.append(statement)
+            return rows
 
 
 class SqliteResource:
@@ -97,7 +100,7 @@ class SqliteResource:
         if holder is not None or self._marker(tx) is not None or self.state(tx) != "none":
             raise ResourceError(f"the database is in use by {holder[0] if holder else tx}")
         self._db.execute("BEGIN IMMEDIATE")
-        self._open = (tx, SqliteUnit(self._db))
+        self._open = (tx, SqliteUnit(self._db, self.lock))
         return self._open[1]
 
     def add(self, tx: TxId, batch: Sequence[Statement]) -> None:

@@ -19,6 +19,7 @@ from txlayer.effects import (
     AbortCall,
     Broadcast,
     Effect,
+    FinishUnit,
     FollowCall,
     Input,
     PresenceChanged,
@@ -42,7 +43,7 @@ from txlayer.runtime.calls import Calls
 from txlayer.runtime.inspection import TransactionView, inspect, inspect_records
 from txlayer.runtime.log_url import open_disk, open_register
 from txlayer.runtime.loop import Loop, Probe
-from txlayer.runtime.membership import Application, Memberships
+from txlayer.runtime.membership import Application, Membership, Memberships
 from txlayer.runtime.operations import Operations, answer_to
 from txlayer.runtime.pool import Job, Pool
 from txlayer.runtime.recovery import Recovery
@@ -325,11 +326,23 @@ class Engine:
         self.loop.post(run)
         return answer.result(timeout)
 
-    def works_on(self, tx: TxId, resource: Resource) -> bool:
-        """On the runtime thread: whether this site is a member of the transaction, with this resource."""
+    def takes_work(self, tx: TxId, resource: Resource) -> Membership | None:
+        """On the runtime thread: the member that this site is, with this resource. From now on it has work to undo."""
         role, member = self.participant.subscriber._member(tx), self.members.known.get(tx)
-        joined = isinstance(role, Executor) and role.state in (State.JOINED, State.ACTIVE)
-        return joined and member is not None and any(resource is one for one in member.resources())
+        if not isinstance(role, Executor) or role.state not in (State.JOINED, State.ACTIVE):
+            return None
+        if member is None or not any(resource is one for one in member.resources()):
+            return None
+        role.started = True
+        return member
+
+    def keeps_work(self, tx: TxId) -> bool:
+        """On the runtime thread: whether the member will end the work. If it has ended before, that is undone now."""
+        role = self.participant.subscriber._member(tx)
+        kept = isinstance(role, Executor) and role.state not in (State.REFUSED, State.DONE)
+        if not kept:
+            self.workshop.take(FinishUnit(tx, False))
+        return kept
 
     def transactions(self) -> list[TransactionView]:
         """What is open here."""

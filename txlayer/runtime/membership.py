@@ -105,14 +105,21 @@ class Membership:
         if self.lost:
             raise ResourceError(f"{self.id}: the handler did not return in time, its transaction is rolled back")
         self._check(resource)
+        known = self._handed(resource)
         unit = resource.work(self._unit)
-        self._hand(resource)
+        self._hand(resource, known)
         return unit
 
-    def _hand(self, resource: Resource) -> None:
-        handed = self.handed.setdefault(self._unit, [])
-        if not any(resource is known for known in handed):
-            handed.append(resource)
+    def _handed(self, resource: Resource) -> bool:
+        """Whether a handler had it before. What that one did must not be missing beneath what the next one does."""
+        known = any(resource is one for one in self.handed.get(self._unit, ()))
+        if known and not resource.has_work(self._unit):
+            raise ResourceError(f"the work of {self._unit} in {resource.name} was lost before it was prepared")
+        return known
+
+    def _hand(self, resource: Resource, known: bool) -> None:
+        if not known:
+            self.handed.setdefault(self._unit, []).append(resource)
 
     def _check(self, resource: Resource) -> None:
         if not any(resource is known for subscriber in self.subscribers for known in subscriber.resources):
@@ -249,8 +256,9 @@ class Membership:
         resource: Resource | None = getattr(result, "resource", None)
         if resource is not None:
             self._check(resource)
+            known = self._handed(resource)
             resource.add(self._unit, result)
-            self._hand(resource)
+            self._hand(resource, known)
 
     def _call(self, act: Callable[[Participant], Any], participant: Participant) -> None:
         try:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 
 from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, Effect, ForgetMarker, Role, SetTimer
 from txlayer.logs.record_log import RecordLog
-from txlayer.records import PeerMark
+from txlayer.records import PeerMark, Retired
 
 _TIMERS = (SetTimer, CancelTimer)
+_FORGETTING = (PeerMark, Retired)
 
 
 @dataclass(slots=True)
@@ -78,7 +79,7 @@ class WriteAhead:
 
     def _append(self, role: Role, effect: Append) -> None:
         position = self.log.append(effect.key, effect.record)
-        self.soon = self.soon or not isinstance(effect.record, PeerMark)
+        self.soon = self.soon or not isinstance(effect.record, _FORGETTING)
         if effect.barrier:
             self.barrier = position
         self._wait_for(role, position)

@@ -23,7 +23,7 @@ class Found:
     seconds: float
 
 
-def hunt(mutant: Mutant, seeds: int = 500, first_seeds: int = 40) -> Found:
+def hunt(mutant: Mutant, seeds: int = 500, first_seeds: int = 60) -> Found:
     """Look for one planted bug: some seeds, the sweep, then the rest of the seeds."""
     started = time.perf_counter()
     with mutant.planted():

@@ -235,6 +235,12 @@ class Coordinated:
         """Whether only the caller's confirmation is missing."""
         return self.outcome is not None and not self.unacknowledged and not self.lingering and not self.confirmed
 
+    def took_effect(self) -> bool:
+        """Whether anyone has kept something of it: the distributed members, or the locals at the call."""
+        if self.outcome is None:
+            return False
+        return self.outcome.status is Status.COMMITTED or (self.called and has_locals(self.terms))
+
     def retire(self) -> list[Effect]:
         """Forget a settled transaction although its caller never confirmed."""
         self.confirmed = True

@@ -2,8 +2,8 @@
 
 Numbers are reserved in durable blocks before any is used. Of a transaction without a record a coordinator says
 aborted, but only if its own log would have the record: another incarnation's it does not know, and a number that it
-never gave out means that its log is older than it should be. A caller whose commit was forgotten before it confirmed
-is told *finished*, never *aborted*.
+never gave out means that its log is older than it should be. Of a commit that it has forgotten it says *finished*,
+never *aborted*.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from txlayer.transactions.chain import Chain
 from txlayer.transactions.constraints import check_terms
 from txlayer.transactions.coordinated import Phase
 from txlayer.transactions.creations import Creations
+from txlayer.transactions.forgotten import Forgotten
 from txlayer.transactions.seat import Seat
 from txlayer.transactions.tx_coordinator import TxCoordinator
 
@@ -61,7 +62,7 @@ class CoordinatorDesk:
     predicates: dict[str, Predicate] = field(default_factory=dict)
     next_number: int = 1
     reserved: int = 1
-    retired: Retired = field(default_factory=lambda: Retired(0))
+    forgotten: Forgotten = field(default_factory=Forgotten)
     public: dict[TxId, tuple[m.Numbered, ...]] = field(default_factory=dict)
     room_low: bool = False
 
@@ -213,7 +214,7 @@ class CoordinatorDesk:
 
     def _of_forgotten_key(self, key: str) -> Outcome:
         """A commit is kept until it is confirmed, so without one there was none; unless some had to be retired."""
-        status = Status.UNKNOWN if self.retired.keyed else Status.ABORTED
+        status = Status.UNKNOWN if self.forgotten.keyed else Status.ABORTED
         return Outcome(None, key, status, reason="nothing is known under this key", coordinator=self.seat.site)
 
     def _of_forgotten(self, tx: TxId, key: str) -> Outcome:
@@ -221,7 +222,7 @@ class CoordinatorDesk:
         if not self.seat.owns(tx) or tx.number >= self.next_number:
             gone = "the log that decides this is gone"
             return Outcome(tx, key, Status.UNKNOWN, reason=gone, coordinator=self.seat.site)
-        if tx.number <= self.retired.upto:
+        if tx.number in self.forgotten:
             return Outcome(tx, key, Status.FINISHED, reason="finished and forgotten")
         return Outcome(tx, key, Status.ABORTED, reason="its coordinator restarted or has ended it")
 
@@ -272,7 +273,13 @@ class CoordinatorDesk:
         return self._run(coordinator, step(coordinator)) if coordinator is not None else []
 
     def _run(self, coordinator: TxCoordinator, effects: list[Effect]) -> list[Batch]:
-        return [(("c", coordinator.tx), effects), *self._after(coordinator)]
+        return [(("c", coordinator.tx), [*self._remember(coordinator), *effects]), *self._after(coordinator)]
+
+    def _remember(self, coordinator: TxCoordinator) -> list[Effect]:
+        """Of a commit that ends: that it was one, in the log before its record is dropped."""
+        if coordinator.phase is not Phase.ENDED or not coordinator.took_effect():
+            return []
+        return [Append("x", self.forgotten.add(coordinator.tx.number))]
 
     def _after(self, coordinator: TxCoordinator) -> list[Batch]:
         if coordinator.phase is Phase.ENDED:
@@ -290,9 +297,8 @@ class CoordinatorDesk:
     def _retire(self) -> list[Batch]:
         """Too many outcomes that nobody confirms: the oldest is forgotten, and that it was is remembered."""
         oldest = self.transactions[next(iter(self.settled))]
-        self.retired = Retired(max(self.retired.upto, oldest.tx.number), True)
-        effects = [Append("x", self.retired), *oldest.retire()]
-        return [(("c", oldest.tx), effects), *self._after(oldest)]
+        self.forgotten.keyed = True
+        return self._run(oldest, oldest.retire())
 
     def _reply(self, site: str, message: AnyMessage) -> list[Batch]:
         return [(("reply", site), [Send(site, message)])]
@@ -313,7 +319,7 @@ class CoordinatorDesk:
             case ChainEntry() | ChainPosition() | Reader():
                 self.chains[record.kind].recover(record)
             case Retired():
-                self.retired = record
+                self.forgotten = Forgotten.of(record)
             case _:
                 return False
         return True

@@ -44,6 +44,8 @@ from txlayer.transactions.sequence import Sequence
 
 Batch = tuple[Role, list[Effect]]
 Member = Executor | LocalExecutor | Listener
+DECLINED = 4096
+"""So many refusals to take part are remembered: a census is repeated for a few seconds."""
 WorkDone = (
     HandlerDone | MemberAborts | UnitPrepared | UnitCommitted | UnitFinished | UnitInspected
     | CompensationDone | WholeApplied
@@ -57,6 +59,8 @@ class SubscriberDesk:
     seat: Seat
     members: dict[Peer, dict[TxId, Member]] = field(default_factory=dict)
     asked: dict[TxId, m.Census] = field(default_factory=dict)
+    declined: dict[TxId, None] = field(default_factory=dict)
+    """Where the application does not take part: it is not asked again when the census is repeated."""
     early: dict[TxId, list[tuple[AnyMessage, bytes]]] = field(default_factory=dict)
     """What arrives of a transaction while the application still chooses its scope; as if the bus were slower."""
     marks: Marks = field(default_factory=Marks)
@@ -73,14 +77,15 @@ class SubscriberDesk:
         batches = self._on_standing((tx.coordinator, tx.incarnation), census.standing)
         known = self._member(tx)
         if known is not None:
-            again = known.on_census_again() if isinstance(known, Executor) else []
+            again = known.on_census_again() if isinstance(known, Executor) else self._decline(census)
             return [*batches, (("m", tx), again)]
         if self.marks.finished(tx) or tx in self.asked:
             return batches
         kind = self.reading.get(census.terms.type)
         if kind is not None:
             return [*batches, *self._follow(tx, kind), (("m", tx), self._decline(census))]
-        if self.room_low:  # what is left on the disk is for transactions that this site has voted on
+        # What is left on an almost full disk is for transactions that this site has voted on.
+        if self.room_low or tx in self.declined:
             return [*batches, (("m", tx), self._decline(census))]
         self.asked[tx] = census
         return [*batches, (("m", tx), [AskScopeEffect(tx, census.terms)])]
@@ -92,6 +97,8 @@ class SubscriberDesk:
         if census is None or self.marks.finished(choice.tx):
             return []
         batches = self._take_part(census, choice)
+        if self._member(choice.tx) is None:
+            self._remember_declined(choice.tx)
         for message, frame in early:
             batches += self.on_message(message, frame)
         return batches
@@ -126,6 +133,11 @@ class SubscriberDesk:
         listener = Listener(census.tx, census.terms.type)
         self._add(census.tx, listener)
         return [effect for event in census.events for effect in listener.on_event(event)]
+
+    def _remember_declined(self, tx: TxId) -> None:
+        self.declined[tx] = None
+        if len(self.declined) > DECLINED:
+            del self.declined[next(iter(self.declined))]
 
     def _decline(self, census: m.Census) -> list[Effect]:
         if census.terms.tx_type is TxType.LOCAL:

@@ -12,9 +12,9 @@ from txlayer.ordering.deadlines import Deadlines
 from txlayer.ordering.directory import Directory
 from txlayer.ordering.link import DownLink, UpLink
 from txlayer.ordering.messages import Chained, Event, Register, Welcome, decode, encode
-from txlayer.ordering.ranges import Ranges
 from txlayer.ordering.seen import Seen
 from txlayer.ordering.timestamp import Stamp, fault_in, host_of, place_of, rank_at
+from txlayer.ranges import Ranges
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "remove"]), st.integers(0, 30), st.integers(0, 5))))

@@ -9,6 +9,7 @@ from txlayer.transactions.ballot import Ballot
 from txlayer.transactions.census import Census
 from txlayer.transactions.creations import Creations
 from txlayer.transactions.event_coordinator import EventCoordinator, Limits
+from txlayer.transactions.forgotten import KEPT, Forgotten
 from txlayer.transactions.marks import Marks
 from txlayer.transactions.seat import Patience
 from txlayer.transactions.sequence import Sequence
@@ -160,3 +161,18 @@ def test_pauses_grow_up_to_the_longest() -> None:
     assert pauses == sorted(pauses)
     assert pauses[0] == 1.0
     assert pauses[-1] == 3.0
+
+
+def test_forgotten_commits_are_told_from_aborts_for_as_long_as_there_is_room() -> None:
+    forgotten = Forgotten()
+    for number in range(1, 2 * KEPT, 2):
+        record = forgotten.add(number)
+    assert 1 in forgotten
+    assert 2 not in forgotten
+    forgotten = Forgotten.of(record)
+    record = forgotten.add(2 * KEPT + 1)
+    assert len(record.commits) == KEPT
+    assert 2 not in forgotten, "the oldest range ended before it"
+    forgotten.add(2 * KEPT + 3)
+    assert 2 in forgotten, "it may have committed: nobody knows any more"
+    assert 4 not in forgotten

@@ -1,5 +1,8 @@
 """Whole transactions between sites that are wired back to back: what each promise looks like from outside."""
 
+import pytest
+from msgspec.structs import replace
+
 from txlayer import messages as m
 from txlayer.effects import (
     AbortCall,
@@ -28,10 +31,12 @@ from txlayer.messages import (
     TxType,
 )
 from txlayer.transactions.seat import Bounds
+from txlayer.transactions.subscriber_desk import DECLINED
 
 from .bench import Bench, Site, member
 
 ORDERS = Terms("orders")
+HASHES = m.Hashes(b"", b"", b"", b"")
 
 
 def publish(bench: Bench, site: str, call: str, *payloads: str) -> None:
@@ -487,6 +492,40 @@ def test_a_commit_forgotten_before_its_caller_confirmed_is_never_called_aborted(
     bench.restart("p")
     bench.give("p", AskCall("asks", "h", first))
     assert bench.sites["p"].outcomes["asks"][-1].status is Status.FINISHED
+
+
+@pytest.mark.parametrize("scope", [Scope.NONE, Scope.LOCAL])
+def test_who_declined_repeats_that_and_the_application_is_asked_once(scope: Scope) -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member(scope=scope)))
+    bench.lose = lambda target, message: isinstance(message, m.Decline)
+    assert begin(bench) is None
+    asked = bench.sites["b"].asked
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry", "c")
+    assert bench.sites["p"].opened["k"]
+    assert bench.sites["b"].asked == asked == 1
+
+
+def test_refusals_to_take_part_are_remembered_up_to_a_bound() -> None:
+    bench = Bench(Site("p"), Site("a", member(scope=Scope.NONE)))
+    declined = bench.sites["a"].participant.subscriber.declined
+    tx = bench.sites["p"].seat().tx(1)
+    for number in range(DECLINED + 1):
+        bench.give("a", Received(m.Census(replace(tx, number=number), ORDERS, HASHES, m.Standing()), b""))
+    assert len(declined) == DECLINED
+
+
+def test_a_publisher_that_comes_after_the_end_is_not_told_that_a_commit_aborted() -> None:
+    """Of two who were there, one commits, confirms, and all is forgotten; the other still submits."""
+    bench = Bench(Site("p"), Site("q"), Site("h"), Site("a", member()))
+    tx = begin(bench, Terms("orders", access=Access.MULTI, limit=Limit.DISTRIBUTED), coordinator="h")
+    bench.give("q", JoinCall("late", tx))
+    bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.COMMITTED
+    bench.give("p", ConfirmCall("k"))
+    assert not bench.sites["h"].participant.coordinator.transactions
+    publish(bench, "q", "late", "too late")
+    assert status(bench, "late", "q") is Status.FINISHED
 
 
 def test_votes_of_outsiders_are_ignored_and_counted() -> None:
