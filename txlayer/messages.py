@@ -280,6 +280,8 @@ class Outcome(Message, frozen=True):
     by: str = ""
     final: bool = True
     coordinator: str = ""
+    named: tuple[bytes, ...] = ()
+    """The final list of a commit, for who asks: it holds for those alone."""
 
 
 class Confirm(Message, frozen=True):

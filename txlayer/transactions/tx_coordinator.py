@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from txlayer import messages as m
 from txlayer.effects import (
     Broadcast,
@@ -95,6 +97,8 @@ class TxCoordinator(Voting):
         if inquire.key == self.key:
             self._may_confirm(inquire.publisher)
         outcome = self.outcome or m.Outcome(self.tx, self.key, Status.PENDING, final=False)
+        if self.phase is Phase.COMMITTED and self.decision is not None:
+            outcome = msgspec.structs.replace(outcome, named=self.decision.final)
         return [Send(inquire.publisher, outcome)]
 
     def on_submit(self, submit: m.Submit) -> list[Effect]:

@@ -117,6 +117,29 @@ def test_marks_add_up_in_any_order(facts: list[tuple[int, frozenset[int]]], rand
         assert marks.finished(TxId("c", "log", number, "")) is (number in finished)
 
 
+def test_marks_with_many_open_do_not_compare_each_with_all() -> None:
+    compared = 0
+
+    class Number(int):
+        def __lt__(self, other: int) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) < int(other)
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    many, marks = 2000, Marks()
+    for _ in range(3):
+        marks.advance(("c", "log"), Standing(many, tuple(Number(number) for number in range(many))))
+    assert not any(marks.finished(TxId("c", "log", Number(number), "")) for number in range(many))
+    assert compared < 100 * many
+
+
 def test_creation_is_taken_once_and_never_below_the_publishers_mark() -> None:
     def create(serial: int, below: int = 0, life: int = 1) -> Create:
         return Create(f"k{serial}", "p", life, Terms("t"), (), 1, serial, below)
