@@ -70,6 +70,7 @@ class Coordinated:
     ballot: Ballot
     callers: tuple[str, ...]
     hashes: m.Hashes
+    incarnation: str
     phase: Phase = Phase.CENSUS
     called: bool = False
     attempt: int = 0

@@ -47,7 +47,7 @@ class TxCoordinator(Voting):
         return cls(
             seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot,
             (create.publisher,),
-            seat.keyring.hashes(tx, seat.finishers),
+            seat.keyring.hashes(tx, seat.finishers), create.incarnation,
         )  # fmt: skip
 
     def start(self, standing: m.Standing) -> list[Effect]:
@@ -237,7 +237,7 @@ class TxCoordinator(Voting):
         events = EventCoordinator(terms, record.publisher, seat.limits)
         self = cls(
             seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), (),
-            seat.keyring.hashes(record.tx, seat.finishers),
+            seat.keyring.hashes(record.tx, seat.finishers), "",
         )  # fmt: skip
         self._may_confirm(record.publisher)
         self.called = record.called

@@ -97,11 +97,12 @@ class Voting(Coordinated):
         missing = m.VotesMissing(self.tx, len(self.ballot.missing()), self.attempt)
         return [Send(self.publisher, missing), self._timer("votes", self.terms.vote_within)]
 
-    def on_presence_lost(self, site: str, life: int) -> list[Effect]:
+    def on_presence_lost(self, site: str, life: int, incarnation: str) -> list[Effect]:
         """A site is gone: as a member that gave its name it votes no, as the only one who may end this it aborts."""
         if self.phase not in UNDECIDED:
             return []
-        if site == self.publisher and life >= self.life and site != self.seat.site and not self.terms.committers:
+        began = site == self.publisher and incarnation == self.incarnation and life >= self.life
+        if began and site != self.seat.site and not self.terms.committers:
             return self._withdraw("its publisher is gone", site)
         if self.phase is Phase.CENSUS:
             return self._on_left_census(site)
