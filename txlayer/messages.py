@@ -171,7 +171,8 @@ class Create(Message, frozen=True):
     """Publisher to coordinator: open a transaction under this key, or tell me of the one that has it.
 
     It is good for one life of one coordinator, in which `serial` is taken once and nothing below `below` any more;
-    so a copy that arrives elsewhere, or after everything was forgotten, starts nothing.
+    so a copy that arrives elsewhere, or after everything was forgotten, starts nothing. Serials count within one
+    life of the publisher's log, which `incarnation` names.
     """
 
     key: str
@@ -183,6 +184,7 @@ class Create(Message, frozen=True):
     serial: int = 0
     below: int = 0
     coordinator: str = ""
+    incarnation: str = ""
 
 
 class Hello(Message, frozen=True):

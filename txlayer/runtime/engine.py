@@ -438,7 +438,8 @@ class Engine:
     def _on_presence(self, view: SiteView) -> None:
         self.views[view.name] = view
         alive = view.standing is Standing.ALIVE
-        self.loop.post(PresenceChanged(view.name, view.identity.life, alive, _types_of(view)))
+        life, log = view.identity.life, view.identity.incarnation
+        self.loop.post(PresenceChanged(view.name, life, alive, _types_of(view), log))
         if alive:
             self._follow(view)
 

@@ -49,7 +49,7 @@ class TxCoordinator(Voting):
         return cls(
             seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot,
             {create.publisher: (create.life, create.serial)},
-            seat.keyring.hashes(tx, seat.finishers),
+            seat.keyring.hashes(tx, seat.finishers), create.incarnation,
         )  # fmt: skip
 
     def start(self, standing: m.Standing) -> list[Effect]:
@@ -247,7 +247,7 @@ class TxCoordinator(Voting):
         events = EventCoordinator(terms, initiator, seat.limits)
         self = cls(
             seat, record.tx, terms, record.key, initiator, 0, census, events, Ballot({}, terms.settle_for), {},
-            seat.keyring.hashes(record.tx, seat.finishers),
+            seat.keyring.hashes(record.tx, seat.finishers), "",
         )  # fmt: skip
         self._may_confirm(record.publisher)
         if initiator != record.publisher:
