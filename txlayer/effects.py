@@ -405,12 +405,13 @@ class MarkersFound:
 
 @dataclass(frozen=True, slots=True)
 class PresenceChanged:
-    """A site came, went, or came back in a new life."""
+    """A site came, went, or came back: in a new life, or with a new log."""
 
     site: str
     life: int
     alive: bool
     types: tuple[str, ...] = ()
+    incarnation: str = ""
 
 
 Predicate: TypeAlias = Callable[[tuple[Join, ...]], bool]

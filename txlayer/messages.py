@@ -174,7 +174,8 @@ class Create(Message, frozen=True):
     """Publisher to coordinator: open a transaction under this key, or tell me of the one that has it.
 
     It is good for one life of one coordinator, in which `serial` is taken once and nothing below `below` any more;
-    so a copy that arrives elsewhere, or after everything was forgotten, starts nothing.
+    so a copy that arrives elsewhere, or after everything was forgotten, starts nothing. Serials count within one
+    life of the publisher's log, which `incarnation` names.
     """
 
     key: str
@@ -186,6 +187,7 @@ class Create(Message, frozen=True):
     serial: int = 0
     below: int = 0
     coordinator: str = ""
+    incarnation: str = ""
 
 
 class Hello(Message, frozen=True):
@@ -292,6 +294,8 @@ class Outcome(Message, frozen=True):
     by: str = ""
     final: bool = True
     coordinator: str = ""
+    named: tuple[bytes, ...] = ()
+    """The final list of a commit, for who asks: it holds for those alone."""
     answers: tuple[int, int] = (0, 0)
 
 

@@ -16,9 +16,11 @@ from tests.conftest import whole
 from txlayer.codec import KINDS
 from txlayer.simulation.explorer import explore
 from txlayer.simulation.hunt import hunt
-from txlayer.simulation.mutants import MUTANTS
+from txlayer.simulation.mutants import MUTANTS, Mutant
+from txlayer.simulation.mutations import instead
 from txlayer.simulation.outsider import ADMITTED, attack
 from txlayer.simulation.sweep import CONFIGURATIONS, Configuration, disturbances, run_one
+from txlayer.transactions.census import Census
 
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 EVERY = 15
@@ -81,11 +83,18 @@ def test_there_are_enough_planted_bugs_and_each_has_a_name() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
-def test_a_mutant_is_gone_when_the_hunt_is_over() -> None:
-    before = [[owner.__dict__.get(name) for owner, name, _ in mutant.patches] for mutant in MUTANTS]
-    with MUTANTS[0].planted():
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_replaces_what_is_there_and_is_gone_when_the_hunt_is_over(mutant: Mutant) -> None:
+    before = [owner.__dict__.get(name) for owner, name, _ in mutant.patches]
+    with mutant.planted():
+        assert all(owner.__dict__[name] is new for owner, name, new in mutant.patches)
+    assert before == [owner.__dict__.get(name) for owner, name, _ in mutant.patches]
+
+
+def test_a_mutant_that_would_replace_nothing_is_an_error() -> None:
+    mutant = Mutant("of nothing", (instead(Census, "no such method", lambda self: None),))
+    with pytest.raises(AssertionError, match="Census has no no such method to replace"), mutant.planted():
         pass
-    assert before == [[owner.__dict__.get(name) for owner, name, _ in mutant.patches] for mutant in MUTANTS]
 
 
 @pytest.mark.timeout(900)

@@ -249,6 +249,20 @@ def commit_at_last(publisher: Site, type: str, value: str) -> Status:
 # Names
 
 
+def test_a_publisher_that_comes_back_with_an_empty_log_is_served_by_the_same_host(memory_sites: Sites) -> None:
+    type = memory_sites.name("orders")
+    host = memory_sites.start("h", hosts=True)
+    member = memory_sites.member("a", type, lambda tx, event: None)
+    for _ in range(2):
+        publisher = memory_sites.start("p")
+        memory_sites.know(publisher, type, member)
+        for number in range(2):
+            with publisher.transaction(type, coordinator=host.name) as tx:
+                tx.publish(number)
+            assert tx.outcome.status is Status.COMMITTED
+        publisher.close()
+
+
 def test_a_live_name_with_another_log_is_refused(sites: Sites) -> None:
     sites.start("a")
     with pytest.raises(NameTaken, match="held by a living process"):

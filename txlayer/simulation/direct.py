@@ -166,7 +166,7 @@ class Hub:
         for one in self.sites.values():
             for other in self.sites:
                 types = ("orders",) if self.sites[other].choice.scope is not Scope.NONE else ()
-                one.take(PresenceChanged(other, self.sites[other].participant.seat.life, True, types))
+                one.take(_presence(self.sites[other], True, types))
         return site
 
     def kill(self, name: str) -> DirectSite:
@@ -176,7 +176,7 @@ class Hub:
             self.cancel(count)
         site.ahead.log.close()
         for other in self.sites.values():
-            other.take(PresenceChanged(name, site.participant.seat.life, False))
+            other.take(_presence(site, False))
         return site
 
     def send(self, site: str, frame: bytes) -> None:
@@ -245,3 +245,8 @@ class Hub:
         wrote = site.sync()
         self.syncs += wrote
         return wrote
+
+
+def _presence(site: DirectSite, alive: bool, types: tuple[str, ...] = ()) -> PresenceChanged:
+    seat = site.participant.seat
+    return PresenceChanged(seat.site, seat.life, alive, types, seat.incarnation)

@@ -217,7 +217,7 @@ class World:
         self.note(name, f"starts life {node.life()}")
         for other, peer in self.nodes.items():
             if peer.up:
-                self._tell(name, PresenceChanged(other, peer.life(), True, TYPES))
+                self._tell(name, PresenceChanged(other, peer.life(), True, TYPES, peer.identity.incarnation))
         self._announce(name, True)
         self.follow(node)
         for script in self.scripts.values():
@@ -243,7 +243,7 @@ class World:
             return
         life = node.last_life
         for other in self.nodes:
-            change = PresenceChanged(name, life, alive, TYPES)
+            change = PresenceChanged(name, life, alive, TYPES, node.identity.incarnation)
             self.clock.after(0.001 + 0.01 * self.rng.random(), partial(self._tell, other, change))
         if not alive and node.up:
             self.clock.after(0.5, lambda: self._announce(name, True))

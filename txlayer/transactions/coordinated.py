@@ -73,6 +73,7 @@ class Coordinated:
     callers: dict[str, tuple[int, int]]
     """Who may confirm, each with its latest creation or question: life and serial."""
     hashes: m.Hashes
+    incarnation: str
     phase: Phase = Phase.CENSUS
     called: bool = False
     attempt: int = 0

@@ -79,13 +79,13 @@ class CoordinatorDesk:
         current = create.coordinator_life == self.seat.life
         if known is not None:
             if current:  # a copy of it may come when the transaction is forgotten
-                self.creations.take(create)
+                self.creations.take(create, self._log_of(create.publisher))
             return self._step(known, lambda tx: tx.on_create_again(create))
         if not current:
             return self._reply(create.publisher, m.Hello(create.key, self.seat.site, self.seat.life))
         if self.creations.ended(create):
             return self._reply(create.publisher, self._of_forgotten_key(create.key, (create.life, create.serial)))
-        if not self.creations.take(create):
+        if not self.creations.take(create, self._log_of(create.publisher)):
             return []
         refusal = self._refusal(create)
         if refusal:
@@ -119,6 +119,11 @@ class CoordinatorDesk:
         if len(create.items) > self.seat.limits.events or size > self.seat.limits.bytes:
             return f"over {self.seat.limits.events} events or {self.seat.limits.bytes} bytes: raise limits"
         return ""
+
+    def _log_of(self, site: str) -> str:
+        """The log that holds a name now; empty if that is not known."""
+        present = self.present.get(site)
+        return present.incarnation if present is not None else ""
 
     def _present(self, event_type: str) -> dict[str, None] | None:
         if not self.present:
@@ -177,20 +182,20 @@ class CoordinatorDesk:
         return [(("chain", kind), self.chains[kind].on_retry())]
 
     def on_presence(self, change: PresenceChanged) -> list[Batch]:
-        """A site came or went. One that came back in a new life was gone in between."""
+        """A site came or went. One that came back in a new life, or with a new log, was gone in between."""
         before = self.present.get(change.site)
-        if before is not None and change.life < before.life:
+        if before is not None and _is_past(change, before):
             return []
         if change.alive:
             self.present[change.site] = change
         else:
             self.present.pop(change.site, None)
-        if change.alive and (before is None or before.life == change.life):
+        if change.alive and (before is None or _same_life(change, before)):
             return []
-        lost = before.life if before is not None else change.life
+        lost = before if change.alive and before is not None else change
         batches: list[Batch] = []
         for tx in list(self.transactions):
-            batches += self._step(tx, lambda coordinator: coordinator.on_presence_lost(change.site, lost, change.alive))
+            batches += self._step(tx, lambda coordinator: coordinator.on_presence_lost(lost, change.alive))
         return batches
 
     def _on_publisher(self, message: m.Submit | m.CommitRequest | m.Abort) -> list[Batch]:
@@ -340,3 +345,14 @@ class CoordinatorDesk:
         if self.seat.finishers:
             batches.append((("mark", ""), [ForgetSettlements(self._low().below)]))
         return batches
+
+
+def _same_life(change: PresenceChanged, before: PresenceChanged) -> bool:
+    return change.incarnation == before.incarnation and change.life == before.life
+
+
+def _is_past(change: PresenceChanged, before: PresenceChanged) -> bool:
+    """Of an earlier life; or the death of a log that does not hold the name any more."""
+    if change.incarnation == before.incarnation:
+        return change.life < before.life
+    return not change.alive

@@ -225,5 +225,5 @@ class Publisher:
         assert self.terms is not None
         return m.Create(
             self.call, self.seat.site, self.seat.life, self.terms, self.items,
-            self.coordinator_life, self.serial, self.below, self.coordinator,
+            self.coordinator_life, self.serial, self.below, self.coordinator, self.seat.incarnation,
         )  # fmt: skip

@@ -49,7 +49,7 @@ class TxCoordinator(Voting):
         return cls(
             seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot,
             {create.publisher: (create.life, create.serial)},
-            seat.keyring.hashes(tx, seat.finishers),
+            seat.keyring.hashes(tx, seat.finishers), create.incarnation,
         )  # fmt: skip
 
     def start(self, standing: m.Standing) -> list[Effect]:
@@ -102,6 +102,8 @@ class TxCoordinator(Voting):
         if inquire.key == self.key:
             self._may_confirm(inquire.publisher, asked)
         outcome = self.outcome or m.Outcome(self.tx, self.key, Status.PENDING, final=False)
+        if self.phase is Phase.COMMITTED and self.decision is not None:
+            outcome = replace(outcome, named=self.decision.final)
         return [Send(inquire.publisher, replace(outcome, answers=asked))]
 
     def on_submit(self, submit: m.Submit) -> list[Effect]:
@@ -250,7 +252,7 @@ class TxCoordinator(Voting):
         events = EventCoordinator(terms, initiator, seat.limits)
         self = cls(
             seat, record.tx, terms, record.key, initiator, 0, census, events, Ballot({}, terms.settle_for), {},
-            seat.keyring.hashes(record.tx, seat.finishers),
+            seat.keyring.hashes(record.tx, seat.finishers), "",
         )  # fmt: skip
         self._may_confirm(record.publisher)
         if initiator != record.publisher:

@@ -16,6 +16,7 @@ from txlayer.effects import (
     Broadcast,
     CancelTimer,
     Effect,
+    PresenceChanged,
     Send,
     Surface,
 )
@@ -98,14 +99,16 @@ class Voting(Coordinated):
         told = dict.fromkeys((self.publisher, self._caller()))
         return [*(Send(site, missing) for site in told), self._timer("votes", self.terms.vote_within)]
 
-    def on_presence_lost(self, site: str, life: int, back: bool) -> list[Effect]:
+    def on_presence_lost(self, lost: PresenceChanged, back: bool) -> list[Effect]:
         """A life of a site has ended, and it may be back in its next: as a member that gave its name it votes no.
 
         If it was the only one who may end this, the transaction aborts.
         """
+        site = lost.site
         if self.phase not in UNDECIDED:
             return []
-        if site == self.publisher and life >= self.life and site != self.seat.site and not self.terms.committers:
+        began = site == self.publisher and lost.incarnation == self.incarnation and lost.life >= self.life
+        if began and site != self.seat.site and not self.terms.committers:
             return self._withdraw("its publisher is gone", site)
         if self.phase is Phase.CENSUS:
             return self._on_left_census(site, back)

@@ -59,6 +59,7 @@ class Site:
     scope: ScopeChosen | None = None
     bounds: Bounds = field(default_factory=Bounds)
     life: int = 1
+    log: str = ""
     records: dict = field(default_factory=dict)
     timers: dict = field(default_factory=dict)
     resource: MemoryResource = field(default_factory=MemoryResource)
@@ -71,12 +72,16 @@ class Site:
     asked: int = 0
 
     def __post_init__(self) -> None:
+        self.log = self.log or f"log-{self.name}"
         self.participant = Participant(self.seat())
+
+    def presence(self, alive: bool = True) -> PresenceChanged:
+        return PresenceChanged(self.name, self.life, alive, ("orders",), self.log)
 
     def seat(self) -> Seat:
         keyring = Keyring(self.name.encode() * 8)
         return Seat(
-            self.name, f"log-{self.name}", self.life, keyring, bounds=self.bounds, finishers=self.finishers
+            self.name, self.log, self.life, keyring, bounds=self.bounds, finishers=self.finishers
         )  # fmt: skip
 
 
@@ -93,7 +98,7 @@ class Bench:
         for site in sites:
             leave_keys(self.register, site.seat())
             for other in sites:
-                self.give(site.name, PresenceChanged(other.name, other.life, True, ("orders",)))
+                self.give(site.name, other.presence())
 
     def give(self, name: str, event: Input) -> None:
         self.queue.append((name, event))
@@ -125,6 +130,17 @@ class Bench:
             for effect in effects:
                 self._perform(site, effect)
         self.run()
+
+    def start_anew(self, name: str) -> None:
+        """The site's process ends; the next one has a new log in memory, and everybody hears of it."""
+        site = self.sites[name]
+        site.log += "'"
+        site.records.clear()
+        site.timers.clear()
+        site.participant = Participant(site.seat())
+        for other in self.sites.values():
+            self.give(other.name, site.presence())
+            self.give(name, other.presence())
 
     def kinds(self) -> list[str]:
         return [type(message).__name__ for _, message in self.sent]

@@ -11,7 +11,6 @@ from txlayer.effects import (
     ConfirmCall,
     FollowCall,
     LeaveCall,
-    PresenceChanged,
     PublishCall,
     Received,
     RoomChanged,
@@ -205,7 +204,7 @@ def test_finisher_says_what_stands_in_the_register(settled: bool) -> None:
     for _ in range(2):
         bench.fire("a", "doubt")
     assert bench.sites["a"].resource.prepared, "as long as the coordinator seems alive nobody finishes for it"
-    bench.give("f", PresenceChanged("c", 1, False))
+    bench.give("f", bench.sites["c"].presence(alive=False))
     bench.fire("a", "doubt")
     assert [bool(bench.sites[name].resource.marked) for name in ("a", "b")] == [settled, settled]
     assert not any(bench.sites[name].resource.prepared for name in ("a", "b"))

@@ -175,19 +175,57 @@ def test_marks_add_up_in_any_order(facts: list[tuple[int, frozenset[int]]], rand
         assert marks.finished(TxId("c", "log", number, "")) is (number in finished)
 
 
+def test_marks_with_many_open_do_not_compare_each_with_all() -> None:
+    compared = 0
+
+    class Number(int):
+        def __lt__(self, other: int) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) < int(other)
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    many, marks = 2000, Marks()
+    for _ in range(3):
+        marks.advance(("c", "log"), Standing(many, tuple(Number(number) for number in range(many))))
+    assert not any(marks.finished(TxId("c", "log", Number(number), "")) for number in range(many))
+    assert compared < 100 * many
+
+
 def test_creation_is_taken_once_and_never_below_the_publishers_mark() -> None:
     def create(serial: int, below: int = 0, life: int = 1) -> Create:
-        return Create(f"k{serial}", "p", life, Terms("t"), (), 1, serial, below)
+        return Create(f"k{serial}", "p", life, Terms("t"), (), 1, serial, below, incarnation="log")
 
     creations = Creations()
-    assert creations.take(create(1))
+    assert creations.take(create(1), "log")
     assert creations.ended(create(1))
-    assert not creations.take(create(1))
-    assert creations.take(create(2, below=2))
+    assert not creations.take(create(1), "log")
+    assert creations.take(create(2, below=2), "log")
     assert list(creations.publishers["p"].taken) == [2], "what lies below is forgotten"
-    assert not creations.take(create(1))
-    assert creations.take(create(1, life=2))
-    assert not creations.take(create(3, life=1)), "an older life has nothing to say"
+    assert not creations.take(create(1), "log")
+    assert creations.take(create(1, life=2), "log")
+    assert not creations.take(create(3, life=1), "log"), "an older life has nothing to say"
+
+
+def test_creations_of_a_new_log_count_from_the_time_that_it_holds_the_name() -> None:
+    def create(serial: int, incarnation: str) -> Create:
+        return Create(f"k{serial}", "p", 1, Terms("t"), (), 1, serial, incarnation=incarnation)
+
+    creations = Creations()
+    assert creations.take(create(1, "first"), "")
+    assert not creations.take(create(1, "second"), "first"), "not before presence says so"
+    assert not creations.take(create(1, "second"), "")
+    assert creations.take(create(1, "second"), "second")
+    assert creations.ended(create(1, "second"))
+    assert not creations.ended(create(1, "first"))
+    assert not creations.take(create(2, "first"), "second"), "a late copy"
+    assert not creations.take(create(2, "first"), ""), "a late copy, while the name is free"
 
 
 def test_pauses_grow_up_to_the_longest() -> None:

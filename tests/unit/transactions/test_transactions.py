@@ -13,7 +13,6 @@ from txlayer.effects import (
     FollowCall,
     JoinCall,
     MemberAborts,
-    PresenceChanged,
     PublishCall,
     Received,
     WaitLonger,
@@ -281,8 +280,8 @@ def test_only_member_decides_alone_and_only_its_answer_counts() -> None:
     bench.give("p", CommitCall("k"))
     assert "Prepare" not in bench.kinds()
     bench.fire("h", "deadline")
-    bench.give("h", PresenceChanged("a", 1, False))
-    bench.give("h", PresenceChanged("p", 1, False))
+    bench.give("h", bench.sites["a"].presence(alive=False))
+    bench.give("h", bench.sites["p"].presence(alive=False))
     assert "k" not in bench.sites["p"].outcomes, "neither deadline nor presence decides for the delegate"
     bench.lose = lambda target, message: False
     bench.restart("h")
@@ -344,16 +343,46 @@ def test_peer_repeats_the_decision_of_a_silent_coordinator() -> None:
 def test_member_that_gave_its_name_and_is_gone_counts_as_a_no() -> None:
     bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
     begin(bench, Terms("orders", limit=Limit.DISTRIBUTED))
-    bench.give("p", PresenceChanged("b", 1, False))
+    bench.give("p", bench.sites["b"].presence(alive=False))
     assert status(bench) is Status.ABORTED
     assert "b is gone" in bench.sites["p"].outcomes["k"][-1].reason
+
+
+def test_publisher_that_starts_again_with_a_new_log_is_served() -> None:
+    bench = Bench(Site("p"), Site("h"), Site("a", member()))
+    shot = Terms("orders", limit=Limit.DISTRIBUTED, one_shot=True, require=Conditions(only=("a",)))
+    for key in ("k1", "k2"):
+        bench.give("p", BeginCall(key, shot, "h", (Item("orders", b"x"),)))
+        bench.give("p", ConfirmCall(key))
+    copies = [message for target, message in bench.sent if target == "h" and isinstance(message, m.Create)]
+    bench.start_anew("p")
+    bench.give("p", BeginCall("k3", shot, "h", (Item("orders", b"y"),)))
+    assert status(bench, "k3") is Status.COMMITTED
+    before = len(bench.sites["a"].resource.marked)
+    for copy in copies:
+        bench.give("h", Received(copy))
+    assert len(bench.sites["a"].resource.marked) == before, "copies of its past start nothing"
+
+
+@pytest.mark.parametrize("gone", ["p", "a"])
+def test_site_that_comes_back_with_a_new_log_was_gone_in_between(gone: str) -> None:
+    bench = Bench(Site("p"), Site("h"), Site("a", member()), Site("b", member()))
+    tx = begin(bench, Terms("orders", limit=Limit.DISTRIBUTED), coordinator="h")
+    publish(bench, "p", "k", "x")
+    former = bench.sites[gone].presence(alive=False)
+    bench.start_anew(gone)
+    coordinator = bench.sites["h"].participant.coordinator
+    assert tx not in coordinator.transactions or coordinator.transactions[tx].outcome.status is Status.ABORTED
+    assert gone in coordinator.present
+    bench.give("h", former)
+    assert gone in coordinator.present, "the late word of its past"
 
 
 def test_hosted_coordinator_aborts_what_its_dead_publisher_left_undecided() -> None:
     bench = Bench(Site("p"), Site("h"), Site("a", member()))
     begin(bench, Terms("orders", limit=Limit.DISTRIBUTED), coordinator="h")
     publish(bench, "p", "k", "x")
-    bench.give("h", PresenceChanged("p", 1, False))
+    bench.give("h", bench.sites["p"].presence(alive=False))
     assert not bench.sites["a"].resource.units
     assert not bench.sites["h"].participant.coordinator.transactions
 
