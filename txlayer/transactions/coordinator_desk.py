@@ -25,7 +25,7 @@ from txlayer.effects import (
     Surface,
 )
 from txlayer.errors import UsageError
-from txlayer.messages import AnyMessage, ChainKind, Outcome, Status, TxId
+from txlayer.messages import AnyMessage, Asked, ChainKind, Outcome, Status, TxId
 from txlayer.records import (
     ChainEntry,
     ChainPosition,
@@ -84,13 +84,12 @@ class CoordinatorDesk:
         if not current:
             return self._reply(create.publisher, m.Hello(create.key, self.seat.site, self.seat.life))
         if self.creations.ended(create):
-            return self._reply(create.publisher, self._of_forgotten_key(create.key, (create.life, create.serial)))
+            return self._reply(create.publisher, self._of_forgotten_key(create.key, create.asked))
         if not self.creations.take(create, self._log_of(create.publisher)):
             return []
         refusal = self._refusal(create)
         if refusal:
-            asked = (create.life, create.serial)
-            return self._reply(create.publisher, m.Refused(create.key, None, refusal, self.seat.site, asked))
+            return self._reply(create.publisher, m.Refused(create.key, None, refusal, self.seat.site, create.asked))
         return self._open(create)
 
     def _open(self, create: m.Create) -> list[Batch]:
@@ -212,13 +211,13 @@ class CoordinatorDesk:
         """A caller asks by id or by key."""
         tx = inquire.tx or self.keys.get(inquire.key)
         if tx is None:
-            return self._reply(inquire.publisher, self._of_forgotten_key(inquire.key, (inquire.life, inquire.serial)))
+            return self._reply(inquire.publisher, self._of_forgotten_key(inquire.key, inquire.asked))
         coordinator = self.transactions.get(tx)
         if coordinator is None:
             return self._reply(inquire.publisher, self._of_forgotten(tx, inquire.key))
         return self._run(coordinator, coordinator.on_inquire(inquire))
 
-    def _of_forgotten_key(self, key: str, asked: tuple[int, int]) -> Outcome:
+    def _of_forgotten_key(self, key: str, asked: Asked) -> Outcome:
         """Of a forgotten commit that it is finished; of what never was that it aborted, as long as that is certain."""
         number = self.forgotten.keys.get(key)
         if number is not None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from txlayer import messages as m
 from txlayer.effects import CancelTimer, Effect, Opened, Resolve, Send, SetTimer, Surface
-from txlayer.messages import Item, Outcome, Status, Terms, TxId
+from txlayer.messages import NOBODY, Asked, Item, Outcome, Status, Terms, TxId
 from txlayer.transactions.seat import Seat
 
 
@@ -175,7 +175,7 @@ class Publisher:
     def _for_caller(self, outcome: Outcome) -> Outcome:
         """The same whichever question it answers; of a commit, also that events came too late for it."""
         reason = self.late if self.late and outcome.status is Status.COMMITTED else outcome.reason
-        return replace(outcome, reason=reason, answers=(0, 0))
+        return replace(outcome, reason=reason, answers=NOBODY)
 
     def on_votes_missing(self, missing: m.VotesMissing) -> list[Effect]:
         """Who began it may wait longer or abort. Another who called commit hears why it waits, and may abort too."""
@@ -195,12 +195,15 @@ class Publisher:
         """Whether this speaks of the transaction of this call: a late copy may be of another one under its key."""
         if self.tx is not None:
             return answer.tx == self.tx
-        return answer.answers == (self.seat.life, self.serial)
+        return answer.answers == self._asked()
+
+    def _asked(self) -> Asked:
+        return (self.seat.incarnation, self.seat.life, self.serial)
 
     def _pending(self) -> list[m.AnyMessage]:
         """Everything that has not been answered."""
         if self.ending == "ask":
-            return [m.Inquire(self.seat.site, self.tx, self.key, self.seat.life, self.serial)]
+            return [m.Inquire(self.seat.site, self.tx, self.key, self._asked())]
         if self.tx is None:
             return [self._create()]
         if self.joining and not self.submitted:

@@ -48,7 +48,7 @@ class TxCoordinator(Voting):
         ballot = Ballot({}, create.terms.settle_for)
         return cls(
             seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot,
-            {create.publisher: (create.life, create.serial)},
+            {create.publisher: create.asked},
             seat.keyring.hashes(tx, seat.finishers), create.incarnation,
         )  # fmt: skip
 
@@ -85,7 +85,7 @@ class TxCoordinator(Voting):
 
     def on_create_again(self, create: m.Create) -> list[Effect]:
         """Its publisher repeats the creation: it missed the answer. Another site has no part in this, but its key."""
-        asked = (create.life, create.serial)
+        asked = create.asked
         if create.publisher != self.publisher:
             taken = f"a transaction of {self.publisher} has this key: ask what became of that, or use a key of your own"
             return [Send(create.publisher, m.Refused(self.key, None, taken, self.seat.site, asked))]
@@ -98,13 +98,12 @@ class TxCoordinator(Voting):
 
     def on_inquire(self, inquire: m.Inquire) -> list[Effect]:
         """A caller asks; one that knows the key may confirm."""
-        asked = (inquire.life, inquire.serial)
         if inquire.key == self.key:
-            self._may_confirm(inquire.publisher, asked)
+            self._may_confirm(inquire.publisher, inquire.asked)
         outcome = self.outcome or m.Outcome(self.tx, self.key, Status.PENDING, final=False)
         if self.phase is Phase.COMMITTED and self.decision is not None:
             outcome = replace(outcome, named=self.decision.final)
-        return [Send(inquire.publisher, replace(outcome, answers=asked))]
+        return [Send(inquire.publisher, replace(outcome, answers=inquire.asked))]
 
     def on_submit(self, submit: m.Submit) -> list[Effect]:
         """A publisher's event: number it and pass it on."""

@@ -1,12 +1,24 @@
 """Copies that come late: of what was said to an earlier try, or in an earlier registration."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from txlayer import messages as m
-from txlayer.effects import AbortCall, AskCall, BeginCall, CommitCall, ConfirmCall, FollowCall, PublishCall, Received
+from txlayer.effects import (
+    AbortCall,
+    AskCall,
+    BeginCall,
+    CommitCall,
+    ConfirmCall,
+    FollowCall,
+    PresenceChanged,
+    PublishCall,
+    Received,
+)
 from txlayer.messages import ChainKind, Conditions, Item, Limit, Scope, Status, Terms
+from txlayer.transactions.participant import Participant
 from txlayer.transactions.seat import Bounds
 
 from .bench import Bench, Site, member
@@ -63,6 +75,20 @@ def test_outcome_of_an_earlier_try_is_no_answer_to_a_question_by_key(restarted: 
     bench.lose = lambda target, message: False
     bench.fire("p", "retry", "p")
     assert [outcome.status for outcome in bench.sites["p"].outcomes["asks"]] == [Status.COMMITTED]
+
+
+def test_outcome_of_an_earlier_try_does_not_answer_one_under_a_new_log() -> None:
+    bench, first = failed_once()
+    publisher = bench.sites["p"]
+    assert publisher.participant.serial == 1
+    publisher.participant = Participant(replace(publisher.seat(), incarnation="another log"))
+    bench.give("c", PresenceChanged("p", 1, True, ("orders",), incarnation="another log"))
+    bench.give("p", PresenceChanged("c", 1, True, ("orders",)))
+    bench.lose = kind(m.Outcome)
+    bench.give("p", BeginCall("k", SHOT, "c", ITEMS))
+    deliver(bench, "p", first)
+    assert bench.sites["a"].resource.values, "the second try has committed"
+    assert "k" not in publisher.outcomes
 
 
 def test_refusal_of_an_earlier_try_does_not_refuse_the_next_under_the_same_key() -> None:
