@@ -1,7 +1,8 @@
 """Which creations a coordinator has taken, so that a late copy of one starts nothing.
 
 A creation is good for one life of the coordinator. Within it, every publisher numbers its creations and says below
-which number all of its own are confirmed; so what is remembered is bounded by what publishers have open.
+which number all of its own are confirmed; so what is remembered is bounded by what publishers have open. Who has
+created something is remembered for all of this life, up to a limit: a copy may come however late.
 
 A publisher counts from one in every life of its log, and with every new log. Lives are in order, logs are not: a new
 log is believed when presence says that it holds the name. Until then its creations go unanswered, and it repeats them.
@@ -29,6 +30,22 @@ class Creations:
     """Creations of this life of the coordinator."""
 
     publishers: dict[str, PublisherLife] = field(default_factory=dict)
+    most_publishers: int = 100_000
+    most_open: int = 100_000
+
+    def over_limit(self, create: Create) -> str:
+        """Which limit it would break to remember this creation; empty if none."""
+        known = self.publishers.get(create.publisher)
+        if known is None and len(self.publishers) >= self.most_publishers:
+            return f"more than {self.most_publishers} publishers since this site started: raise bounds.publishers"
+        if known is None or (create.incarnation, create.life) != (known.incarnation, known.life):
+            return ""
+        if len(known.taken) >= self.most_open and known.below <= create.below <= min(known.taken):
+            return (
+                f"more than {self.most_open} transactions of {create.publisher} since its oldest unconfirmed one: "
+                "raise bounds.open_transactions"
+            )
+        return ""
 
     def ended(self, create: Create) -> bool:
         """Whether this creation was taken before; asked when its transaction is not there any more."""
