@@ -3,44 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-from txlayer.errors import Closed, OutcomeUnknown, UsageError
+from txlayer.errors import Closed, OutcomeUnknown
 from txlayer.messages import Outcome, Status, TxId
 from txlayer.runtime.calls import Answer
 from txlayer.site_base import SiteBase
-from txlayer.transaction import ABORT_SECONDS, BEGIN_SECONDS, Transacting, declared_name, raise_for
+from txlayer.transacting import ABORT_SECONDS, BEGIN_SECONDS, Face, Transacting, declared_name, raise_for
 
 
-class AsyncTransaction:
+class AsyncTransaction(Face):
     """A transaction in an `async with` block: left normally it commits, left by an exception it aborts."""
 
-    def __init__(self, begin: Callable[[], tuple[Transacting, Future[Answer]]], within: float) -> None:
-        self._begin = begin
-        self._within = within
-        self._core: Transacting | None = None
-        self.outcome: Outcome | None = None
-        """What became of it, once that is known."""
-
-    @property
-    def id(self) -> TxId:
-        """Names it for ever."""
-        tx = self._open().call.tx
-        assert tx is not None, "an open transaction has an id"
-        return tx
-
-    @property
-    def members(self) -> int:
-        """How many distributed members joined."""
-        return self._open().call.members
+    _begin_it = "use it in `async with`, or await start()"
 
     async def start(self) -> Self:
         """Begin it; `async with` does."""
-        if self._core is not None:
-            raise UsageError("this transaction has begun: ask the site for another one")
+        self._not_begun()
         # Finding a host or an open transaction may take a while.
         core, answer = await asyncio.to_thread(self._begin)
         self._core = core
@@ -101,11 +83,6 @@ class AsyncTransaction:
                 raise core.not_accepted(self._within) from None
         self.outcome = core.left(error)
 
-    def _open(self) -> Transacting:
-        if self._core is None:
-            raise UsageError("the transaction has not begun: use it in `async with`, or await start()")
-        return self._core
-
 
 class AsyncSite(SiteBase):
     """A site whose calls are awaited. `async with AsyncSite(...) as site:` starts and closes it."""
@@ -141,7 +118,8 @@ class AsyncSite(SiteBase):
         """A whole transaction in one shot."""
         plan = self._plan(type, attributes, one_shot=True, **terms)
         items = self._items(plan.terms.type, events)
-        core, answer = Transacting.begin(self._engine, self._placed(plan), items)
+        plan = await asyncio.to_thread(self._placed, plan)  # finding a host may take a while
+        core, answer = Transacting.begin(self._engine, plan, items)
         return raise_for(await settled(core, answer, plan.within))
 
     def join_transaction(

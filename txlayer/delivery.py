@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -13,6 +15,8 @@ from txlayer.metadata import Metadata, Position
 
 REPLAY_FOR = "txlayer-replay-for"
 """Header of a replayed dead letter: the durable name that it is for, empty for subscriptions without a name."""
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+"""Shared by the many events without headers: a dict for each is one more thing for the garbage collector."""
 
 
 class Window(Protocol):
@@ -31,7 +35,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     topic: str
     payload: bytes
     key: bytes | None = None
-    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    headers: Mapping[str, str] = NO_HEADERS
     packed: bytes | None = None
     """The compact metadata, as they came."""
     _cloud_prefix: str = ""

@@ -196,11 +196,16 @@ class Hello(Message, frozen=True):
 
 
 class Created(Message, frozen=True):
-    """Coordinator to publisher: the transaction is open for events."""
+    """Coordinator to publisher: the transaction is open for events.
+
+    `answers`, here and below: life and serial of the creation or question that this answers. One key may have several
+    transactions one after the other; a publisher that does not know yet which is its own goes by this.
+    """
 
     key: str
     tx: TxId
     members: int = 0
+    answers: tuple[int, int] = (0, 0)
 
 
 class Refused(Message, frozen=True):
@@ -210,6 +215,7 @@ class Refused(Message, frozen=True):
     tx: TxId | None
     reason: str
     coordinator: str = ""
+    answers: tuple[int, int] = (0, 0)
 
 
 class Submit(Message, frozen=True):
@@ -268,6 +274,8 @@ class Inquire(Message, frozen=True):
     publisher: str
     tx: TxId | None
     key: str
+    life: int = 0
+    serial: int = 0
 
 
 class Outcome(Message, frozen=True):
@@ -282,6 +290,9 @@ class Outcome(Message, frozen=True):
     by: str = ""
     final: bool = True
     coordinator: str = ""
+    named: tuple[bytes, ...] = ()
+    """The final list of a commit, for who asks: it holds for those alone."""
+    answers: tuple[int, int] = (0, 0)
 
 
 class Confirm(Message, frozen=True):
@@ -471,13 +482,17 @@ class Withdrawn(Message, frozen=True):
 
 
 class Follow(Message, frozen=True):
-    """Reader to coordinator: enter me in the registry of this chain. `upto` < 0: I start anew."""
+    """Reader to coordinator: enter me in the registry of this chain. `upto` < 0: I start anew.
+
+    `registration` counts how often it started anew or wanted other types, so that a late copy changes nothing.
+    """
 
     reader: str
     kind: ChainKind
     incarnation: str
     types: tuple[str, ...]
     upto: int = -1
+    registration: int = 1
 
 
 class Followed(Message, frozen=True):
@@ -487,6 +502,7 @@ class Followed(Message, frozen=True):
     incarnation: str
     kind: ChainKind
     upto: int
+    registration: int = 1
 
 
 class Commit(Message, frozen=True):
@@ -517,6 +533,7 @@ class Stale(Message, frozen=True):
     incarnation: str
     kind: ChainKind
     low: int
+    registration: int = 1
 
 
 class AskMark(Message, frozen=True):

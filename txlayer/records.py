@@ -26,7 +26,10 @@ class NumbersReserved(Record, frozen=True):
 
 
 class Decided(Record, frozen=True):
-    """Coordinator: the decision. Only commits are kept, and refusals of a delegate (presumed abort)."""
+    """Coordinator: the decision. Only commits are kept, and refusals of a delegate (presumed abort).
+
+    `publisher` called, and is told; `initiator` is named where it is another one: the key is its own.
+    """
 
     tx: TxId
     type: str
@@ -39,6 +42,7 @@ class Decided(Record, frozen=True):
     reason: str = ""
     public: tuple[Numbered, ...] = ()
     local: bool = False
+    initiator: str = ""
 
 
 class Settling(Record, frozen=True):
@@ -51,6 +55,7 @@ class Settling(Record, frozen=True):
     publisher: str
     called: bool
     events: tuple[Numbered, ...] = ()
+    initiator: str = ""
 
 
 class DelegationOpened(Record, frozen=True):
@@ -93,6 +98,7 @@ class Reader(Record, frozen=True):
     types: tuple[str, ...]
     upto: int
     stale: bool = False
+    registration: int = 1
 
 
 class Retired(Record, frozen=True):
@@ -161,6 +167,7 @@ class Cursor(Record, frozen=True):
     types: tuple[str, ...]
     upto: int
     stale: bool = False
+    registration: int = 1
 
 
 class PeerMark(Record, frozen=True):

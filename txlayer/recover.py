@@ -2,7 +2,8 @@
 
 A site finishes its own branches. This is for what is left when its log is lost, or when it will not come back: each
 branch says in its name who coordinates its transaction, and the coordinator, or a peer that repeats the coordinator's
-decision, is asked. What nobody can tell is listed and left alone.
+decision, is asked. A decision to commit holds for the members on its list; a branch of one that was left out, by a vote
+that came too late, is rolled back. What nobody can tell is listed and left alone.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from txlayer.messages import Status
 from txlayer.ports import Standing
 from txlayer.resources.postgres_names import ReadName
 from txlayer.resources.postgres_prepared import PreparedBranch, PreparedBranches
+from txlayer.runtime.branches import UNDO
 from txlayer.runtime.inbox import received
 from txlayer.security_levels import Secret
 from txlayer.site import Site
 
 WITHIN = 5.0
+ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +53,24 @@ class Inquiry:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._site.close()
+        self._site.close(timeout=0.0)  # a question that nobody answers is not waited for
 
     def ask(self, branch: PreparedBranch) -> Verdict:
         """The coordinator first, then peers."""
         if self._owned(branch.name):
             return Verdict(branch, None, "its site is there and finishes it itself")
+        if branch.name.tx.nonce.endswith(UNDO):
+            return Verdict(branch, None, "it undoes what its site had committed: only that site's log can tell")
         try:
             outcome = self._site.outcome(branch.name.tx, within=WITHIN)
         except OutcomeUnknown:
             outcome = m.Outcome(branch.name.tx, "", Status.UNKNOWN, reason="its coordinator does not answer")
-        if outcome.status is Status.COMMITTED:
-            return Verdict(branch, True, "its coordinator has committed it")
+        if outcome.status is Status.COMMITTED and outcome.named:
+            return verdict_of(branch, outcome.named, "its coordinator has committed it")
         if outcome.status in (Status.ABORTED, Status.REFUSED):
-            return Verdict(branch, False, f"its coordinator has aborted it: {outcome.reason}")
+            return _roll_back(branch, f"its coordinator has aborted it: {outcome.reason}")
+        if outcome.status is Status.FINISHED:
+            return _roll_back(branch, "its coordinator has finished it: who was to commit it has done so")
         return self._ask_peers(branch) or Verdict(branch, None, outcome.reason or outcome.status.value)
 
     def _owned(self, name: ReadName) -> bool:
@@ -88,14 +95,34 @@ class Inquiry:
         for type in self._types:
             topic = engine.wires.control(type)
             subscription = engine.bus.subscribe(topic, hear)
-            question = m.InDoubt(branch.name.tx, type, "commitment")
-            engine.bus.publish(topic, engine.settings.seal.close(question))
-            heard.wait(WITHIN)
+            question = engine.settings.seal.close(m.InDoubt(branch.name.tx, type, "commitment"))
+            for _ in range(ATTEMPTS):
+                engine.bus.publish(topic, question)
+                if heard.wait(WITHIN / ATTEMPTS):
+                    break
             subscription.close()
         if not decisions:
             return None
-        commit = bool(decisions[0].final)
-        return Verdict(branch, commit, f"a peer has its coordinator's decision: {'commit' if commit else 'abort'}")
+        told = "a peer has its coordinator's decision"
+        final = decisions[0].final
+        return verdict_of(branch, final, f"{told}: commit") if final else _roll_back(branch, f"{told}: abort")
+
+
+def verdict_of(branch: PreparedBranch, final: tuple[bytes, ...], reason: str) -> Verdict:
+    """What a decision to commit with this list means for a branch."""
+    if not branch.name.member:
+        return Verdict(branch, None, f"{reason}, and its name does not say whether with {branch.name.site}")
+    if branch.name.on(final):
+        return Verdict(branch, True, reason)
+    return _roll_back(branch, f"{reason} without {branch.name.site}")
+
+
+def _roll_back(branch: PreparedBranch, reason: str) -> Verdict:
+    """Not one of several: a local member or a follower with several databases decides for itself, in one of them."""
+    if branch.name.of > 1:
+        several = f"it is one of {branch.name.of} branches of {branch.name.site}, which may have decided alone"
+        return Verdict(branch, None, f"{reason}, but {several}: --roll-back it if none of the others is committed")
+    return Verdict(branch, False, reason)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

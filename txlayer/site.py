@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from txlayer.messages import Outcome, TxId
 from txlayer.site_base import SiteBase
-from txlayer.transaction import BEGIN_SECONDS, Transacting, Transaction, raise_for, settled
+from txlayer.transacting import BEGIN_SECONDS, Transacting, raise_for
+from txlayer.transaction import Transaction, settled
 
 
 class Site(SiteBase):
@@ -76,8 +77,8 @@ class Site(SiteBase):
     ) -> Outcome:
         """What became of a transaction, by id or by the caller's key; `OutcomeUnknown` if nobody answers in time.
 
-        For a caller that does not know. Once a caller was told of a commit its coordinator may forget it, and has no
-        record of it, as of an abort; this site then still knows for a while. Under a key it is kept.
+        For a caller that does not know. Once a caller was told of a commit its coordinator may forget it, and then says
+        `FINISHED`; this site still knows for a while. Under a key it is kept.
         """
         question = self._ask(tx, key, coordinator, within)
         try:

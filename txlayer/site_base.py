@@ -46,7 +46,7 @@ from txlayer.runtime.loop import Probe
 from txlayer.runtime.membership import Application
 from txlayer.runtime.wires import plain_topic
 from txlayer.security_levels import Secret, Signed, make_seal
-from txlayer.transaction import CALL, KEY, Plan, Transacting, check_size, declared_name, make_item
+from txlayer.transacting import CALL, KEY, Plan, Transacting, check_size, declared_name, make_item
 from txlayer.transactions.constraints import check_terms
 from txlayer.transactions.event_coordinator import Limits
 from txlayer.transactions.seat import Bounds, Patience

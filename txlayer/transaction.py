@@ -1,287 +1,27 @@
-"""A transaction as its publisher holds it.
-
-`Transacting` is what the two faces share: it hands calls to the roles and gives futures back. `Transaction` waits for
-them; the asynchronous face awaits them.
-"""
+"""A transaction for callers that wait."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from txlayer.effects import AbortCall, BeginCall, CommitCall, ConfirmCall, JoinCall, LeaveCall, Predicate, PublishCall
-from txlayer.errors import (
-    Backpressure,
-    CensusUnfulfilled,
-    Closed,
-    OutcomeUnknown,
-    PayloadTooLarge,
-    ResourceError,
-    TransactionAborted,
-    TransactionRefused,
-    UsageError,
-)
-from txlayer.event_types import EventType, declared
-from txlayer.messages import Item, Outcome, Status, Terms, TxId
+from txlayer.errors import Closed, OutcomeUnknown
+from txlayer.messages import Outcome, Status
 from txlayer.resources.port import Resource
-from txlayer.runtime.calls import Answer, Call
-from txlayer.runtime.engine import Engine
-
-KEY, CALL = "k:", "c:"
-"""How calls are named: by the caller's own key, or by chance."""
-ABORT_SECONDS = 5.0
-"""How long leaving by an exception waits for the abort to be known; it happens anyway."""
-WINDOW = 128
-"""How many events a publisher is ahead of its coordinator."""
-BEGIN_SECONDS = 10.0
-"""How long, beyond the census, a coordinator may take to answer."""
+from txlayer.runtime.calls import Answer
+from txlayer.transacting import ABORT_SECONDS, BEGIN_SECONDS, Face, Transacting, declared_name, raise_for
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a transaction is begun with."""
-
-    terms: Terms
-    coordinator: str
-    key: str = ""
-    predicate: Predicate | None = None
-    on_votes_missing: Callable[[TxId | None], float] | None = None
-    within: float = 30.0
-
-
-@dataclass(slots=True, eq=False)
-class Transacting:
-    """Calls of one publisher in one transaction."""
-
-    engine: Engine
-    call: Call
-    plan: Plan | None
-    type: str
-    joined: bool = False
-    ended: bool = False
-    submitted: int = 0
-    bytes: int = 0
-    items: list[Item] = field(default_factory=list)
-
-    @classmethod
-    def begin(cls, engine: Engine, plan: Plan, items: Sequence[Item] = ()) -> tuple[Transacting, Future[Answer]]:
-        """Open a transaction, or run it in one shot."""
-        engine.check()
-        name = plan.key or f"{CALL}{secrets.token_hex(8)}"
-        if plan.key and name in engine.calls.open and not plan.terms.one_shot:
-            raise UsageError(f"a transaction with key {name!r} is open in this site")
-        call = engine.calls.add(name)
-        self = cls(engine, call, plan, plan.terms.type, ended=plan.terms.one_shot)
-        if plan.on_votes_missing is not None:
-            engine.on_votes_missing[name] = plan.on_votes_missing
-        answer = engine.calls.wait(call)
-        engine.post(BeginCall(name, plan.terms, plan.coordinator, tuple(items), plan.predicate))
-        return self, answer
-
-    @classmethod
-    def join(cls, engine: Engine, tx: TxId, event_type: str) -> tuple[Transacting, Future[Answer]]:
-        """Publish in a transaction that another site began."""
-        engine.check()
-        if engine.calls.of(tx) is not None:
-            raise UsageError(f"this site publishes in {tx} already: use that, or leave it first")
-        call = engine.calls.add(f"{CALL}{secrets.token_hex(8)}", tx)
-        answer = engine.calls.wait(call)
-        engine.post(JoinCall(call.name, tx))
-        return cls(engine, call, None, event_type, joined=True), answer
-
-    def publish(self, value: Any, type: str | None, attributes: Mapping[str, Any] | None) -> None:
-        """Submit an event."""
-        self.check_open("publish")
-        item = make_item(self.engine, value, type if type is not None else self.type, attributes)
-        check_size(self.engine, self.submitted + 1, self.bytes + len(item.payload))
-        self.submitted += 1
-        self.bytes += len(item.payload)
-        self.engine.post(PublishCall(self.call.name, item))
-
-    def commit(self, within: float) -> Future[Answer]:
-        """Ask for the commit."""
-        self.check_open("commit")
-        self.ended = True
-        answer = self.engine.calls.wait(self.call)
-        self.engine.post(CommitCall(self.call.name, within))
-        return answer
-
-    def abort(self, reason: str) -> Future[Answer]:
-        """Give it up."""
-        self.check_open("abort")
-        self.ended = True
-        answer = self.engine.calls.wait(self.call)
-        self.engine.post(AbortCall(self.call.name, reason))
-        return answer
-
-    def begin_within(self) -> float:
-        """How long to wait for the coordinator's first answer."""
-        return BEGIN_SECONDS + (self.plan.terms.census_within if self.plan is not None else 0.0)
-
-    def give_up(self) -> Outcome:
-        """The coordinator did not answer. Without a commit call nothing can commit, so this is definite."""
-        self.ended = True
-        where = self.plan.coordinator if self.plan is not None else getattr(self.call.tx, "coordinator", "")
-        if self.joined:
-            self.leave()
-        else:
-            self.engine.post(AbortCall(self.call.name, "its publisher gave up waiting for the coordinator"))
-        reason = f"no answer from coordinator {where!r} within {self.begin_within()} s"
-        return Outcome(self.call.tx, self.call.name, Status.ABORTED, reason=reason)
-
-    def not_opened(self, outcome: Outcome) -> Outcome:
-        """The first answer was an outcome: it was refused, or its key names one that has ended."""
-        self.ended = True
-        self.take_note(outcome)
-        raise_for(outcome)
-        raise UsageError(f"the key {self.call.name[2:]!r} names a transaction that has committed: {outcome.tx}")
-
-    def left(self, error: BaseException | None) -> Outcome | None:
-        """A publisher that joined leaves. If it was refused, it hears so, unless it fails anyway."""
-        refused = self.call.outcome
-        self.leave()
-        if refused is not None and error is None:
-            raise_for(refused)
-        return refused
-
-    def not_accepted(self, seconds: float) -> OutcomeUnknown:
-        """The error for events that may or may not be in the transaction."""
-        self.leave()
-        return OutcomeUnknown(f"not all events of {self.call.tx} were accepted within {seconds} s")
-
-    def crowded(self) -> bool:
-        """Whether the publisher should wait until the coordinator has what it has published."""
-        return self.submitted > 0 and self.submitted % WINDOW == 0
-
-    def too_crowded(self, seconds: float) -> Backpressure:
-        """The error for a coordinator that is far behind."""
-        return Backpressure(f"{self.call.tx}: the coordinator has not taken {WINDOW} events within {seconds} s")
-
-    def accepted(self) -> Future[None]:
-        """Completes when the coordinator has all events of this publisher."""
-        done: Future[None] = Future()
-
-        def look() -> None:
-            publisher = self.engine.participant.publishers.get(self.call.name)
-            if publisher is None or not publisher.unaccepted or self.call.outcome is not None:
-                done.set_result(None)
-            else:
-                self.engine.loop.later(0.005, look)
-
-        self.engine.loop.post(look)
-        return done
-
-    def work(self, resource: Resource) -> Any:
-        """What a resource of this site offers to work with inside the transaction. Its member rolls it back."""
-        tx, engine = self.call.tx, self.engine
-        assert tx is not None, "an open transaction has an id"
-        if resource.has_work(tx):
-            return resource.work(tx)
-        member = engine.ask(lambda: engine.takes_work(tx, resource))
-        if member is None:
-            raise UsageError(f"{tx} does not work on this resource: site.enlist({self.type!r}, resources=[...])")
-        unit = member[resource]
-        if not engine.ask(lambda: engine.keeps_work(tx)):
-            raise ResourceError(f"{tx} has ended meanwhile: what is done in it is rolled back")
-        return unit
-
-    def take_note(self, outcome: Outcome) -> None:
-        """The caller knows the outcome. Under a key of its own it is kept, so that the key is not used twice."""
-        if not outcome.final:
-            return
-        kept = self.plan is not None and self.plan.key and outcome.status is Status.COMMITTED
-        self.leave() if kept or self.joined else self.release(ConfirmCall(self.call.name))
-
-    def leave(self) -> None:
-        """Nothing more is wanted of this call."""
-        self.release(LeaveCall(self.call.name))
-
-    def release(self, call: ConfirmCall | LeaveCall) -> None:
-        """Let go of the call here."""
-        self.engine.on_votes_missing.pop(self.call.name, None)
-        self.engine.calls.remove(self.call)
-        self.engine.post(call)
-
-    def check_open(self, what: str) -> None:
-        """Refuse a call that comes too late."""
-        self.engine.check(new=False)
-        if self.ended:
-            raise UsageError(f"{what} after the end of transaction {self.call.tx}: begin another one")
-        outcome = self.call.outcome
-        if outcome is not None and what == "publish":
-            raise_for(outcome)
-
-
-def make_item(engine: Engine, value: Any, type: str, attributes: Mapping[str, Any] | None) -> Item:
-    """An event as it travels; checked against its declared type."""
-    found = value.__class__.__dict__.get("__txlayer_type__")
-    if isinstance(found, EventType):
-        engine.application.types.declare(declared(value.__class__))
-    engine.application.types.check(type, value)
-    payload, headers = engine.application.payloads.encode(value)
-    headers.update({name: str(value) for name, value in (attributes or {}).items()})
-    return Item(type, payload, tuple(sorted(headers.items())))
-
-
-def check_size(engine: Engine, events: int, size: int) -> None:
-    """Refuse what is over a limit before it is sent anywhere."""
-    limits = engine.limits
-    if events > limits.events:
-        raise UsageError(f"more than {limits.events} events in one transaction: raise limits=Limits(events=...)")
-    if size > limits.bytes:
-        largest = engine.bus.capabilities.max_payload
-        bound = f"the bus takes {largest} in one message" if largest is not None else "raise limits=Limits(bytes=...)"
-        raise PayloadTooLarge(f"{size} bytes in one transaction, at most {limits.bytes}: {bound}")
-
-
-def raise_for(outcome: Outcome) -> Outcome:
-    """The outcome of a commit, or the error that it stands for."""
-    match outcome.status:
-        case Status.COMMITTED:
-            return outcome
-        case Status.ABORTED:
-            by = f" by {outcome.by}" if outcome.by else ""
-            raise TransactionAborted(f"aborted{by}: {outcome.reason}", outcome)
-        case Status.REFUSED if outcome.by:
-            raise TransactionRefused(f"refused by {outcome.by}: {outcome.reason}", outcome)
-        case Status.REFUSED:
-            raise CensusUnfulfilled(f"census not fulfilled: {outcome.reason}", outcome)
-        case Status.PENDING:
-            raise OutcomeUnknown(f"the outcome of {outcome.tx} is not known yet: ask site.outcome(...) later", outcome)
-        case _:
-            raise OutcomeUnknown(f"{outcome.tx}: {outcome.reason}", outcome)
-
-
-class Transaction:
+class Transaction(Face):
     """A transaction in a `with` block: left normally it commits, left by an exception it aborts."""
 
-    def __init__(self, begin: Callable[[], tuple[Transacting, Future[Answer]]], within: float) -> None:
-        self._begin = begin
-        self._within = within
-        self._core: Transacting | None = None
-        self.outcome: Outcome | None = None
-        """What became of it, once that is known."""
-
-    @property
-    def id(self) -> TxId:
-        """Names it for ever: for `outcome` after a crash, for other publishers to join."""
-        tx = self._open().call.tx
-        assert tx is not None, "an open transaction has an id"
-        return tx
-
-    @property
-    def members(self) -> int:
-        """How many distributed members joined."""
-        return self._open().call.members
+    _begin_it = "use it in a with block, or call start()"
 
     def start(self) -> Self:
         """Begin it; `with` does."""
-        if self._core is not None:
-            raise UsageError("this transaction has begun: ask the site for another one")
+        self._not_begun()
         self._core, answer = self._begin()
         self._await_begin(self._core, answer)
         return self
@@ -351,11 +91,6 @@ class Transaction:
             self.outcome = opened
             core.not_opened(opened)
 
-    def _open(self) -> Transacting:
-        if self._core is None:
-            raise UsageError("the transaction has not begun: use it in a with block, or call start()")
-        return self._core
-
 
 def settled(core: Transacting, answer: Future[Answer], seconds: float) -> Outcome:
     """Wait for an outcome; the caller knows it then. Not known in time, or the site closed: pending."""
@@ -369,9 +104,3 @@ def settled(core: Transacting, answer: Future[Answer], seconds: float) -> Outcom
     assert isinstance(outcome, Outcome), "an ending call is answered by an outcome"
     core.take_note(outcome)
     return outcome
-
-
-def declared_name(data: Any) -> str | None:
-    """The type that the class of a value is declared as."""
-    found = data.__class__.__dict__.get("__txlayer_type__")
-    return found.name if isinstance(found, EventType) else None

@@ -70,6 +70,8 @@ class Hook:
         if isinstance(subject, Send | Broadcast | Received):
             subject = subject.message
             name += f":{type(subject).__name__}"
+            if getattr(subject, "tx", subject) is None:
+                return  # an answer to an earlier case's question, which its asker had repeated
         self._reach(f"{kind} {name}", getattr(subject, "tx", None))
 
     def _on_write(self, log: RecordLog) -> list[tuple[str, TxId | None]]:

@@ -131,7 +131,7 @@ class Driver:
 
     @staticmethod
     def _terms(terms: dict[str, Any]) -> dict[str, Any]:
-        terms = {"census_within": 15.0, "vote_within": 15.0, **terms}  # a busy machine is no fault
+        terms = {"census_within": 30.0, "vote_within": 30.0, **terms}  # a busy machine is no fault
         if "members" in terms:
             terms["require"] = named(*terms.pop("members"))
         if "settle" in terms:

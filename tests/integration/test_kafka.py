@@ -391,6 +391,26 @@ def test_a_position_that_retention_has_removed_is_reported_as_a_gap(open_bus: Co
     assert subscription.stats.missing == 6
 
 
+def test_a_topic_that_is_deleted_under_a_publisher_is_made_again(open_bus: Connect, servers: str, name: str) -> None:
+    bus = open_bus(**{"topic.metadata.propagation.max.ms": 1000})
+    bus.publish(name, b"before").wait(DEADLINE)
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.delete_topics([name])[name].result(DEADLINE)
+
+    def taken() -> bool:
+        try:
+            bus.publish(name, b"after").wait(DEADLINE)
+        except errors.PublishFailed:  # said of every event that the deleted topic cannot take
+            return False
+        return True
+
+    eventually(taken)
+    inbox: list[Delivery] = []
+    open_bus().subscribe(name, inbox.append)
+    bus.publish(name, b"x", key=b"k").wait(DEADLINE)
+    eventually(lambda: [d.payload for d in inbox] == [b"x"])
+
+
 def test_a_topic_that_was_made_again_is_read_from_its_beginning(open_bus: Connect, servers: str, name: str) -> None:
     bus, inbox = open_bus(), list[Delivery]()
     bus.subscribe(name, inbox.append, durable=name)

@@ -14,7 +14,7 @@ from tests.conftest import DEADLINE, eventually
 from tests.contract.conftest import BusWorld, MemoryWorld, ServerWorld
 from txlayer import Patience, Site
 from txlayer.site_base import SiteBase
-from txlayer.transaction import Plan
+from txlayer.transacting import Plan
 
 _numbers = itertools.count(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -14,7 +15,7 @@ from tests.sites.conftest import PATIENT, QUICK, Sites
 from txlayer import Access, AsyncSite, Event, MemberTransaction, Participant, Scope, Status, at_least
 from txlayer.errors import TransactionAborted, UsageError
 from txlayer.resources.memory import MemoryResource
-from txlayer.transaction import Plan
+from txlayer.transacting import Plan
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -106,3 +107,20 @@ def test_errors_and_several_publishers(sites: Sites) -> None:
 
     asyncio.run(main())
     assert seen == [2, 4]
+
+
+def test_waiting_for_a_host_does_not_stop_the_users_loop(memory_sites: Sites) -> None:
+    type, seen = memory_sites.name("meetings"), threading.Event()
+
+    def no_host(seconds: float) -> list[str]:
+        assert seen.wait(DEADLINE), "the loop stands still"
+        return []
+
+    async def main() -> None:
+        async with make(memory_sites, "p") as publisher:
+            publisher._engine.await_hosts = no_host  # type: ignore[method-assign]
+            asyncio.get_running_loop().call_soon(seen.set)
+            with pytest.raises(UsageError, match="no site offers to host"):
+                await publisher.send(type, [1], coordinator="hosted")
+
+    asyncio.run(main())

@@ -157,7 +157,7 @@ def test_no_host(publisher: Site, orders: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_coordinator_that_never_answers(publisher: Site, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.transaction.BEGIN_SECONDS", 0.1)
+    monkeypatch.setattr("txlayer.transacting.BEGIN_SECONDS", 0.1)
     with pytest.raises(TransactionAborted, match="no answer from coordinator 'nowhere'"):
         publisher.transaction(orders, coordinator="nowhere", census_within=0.1).start()
 

@@ -241,6 +241,18 @@ def test_subscribers_of_a_parent_get_its_children(sites: Sites, notes: Notes) ->
     assert notes.of("a") == ["inside"]
 
 
+def test_a_site_listens_to_a_child_before_it_says_so(memory_sites: Sites) -> None:
+    sites = memory_sites
+    member, publisher = sites.member("a", sites.name("parent"), lambda tx, event: None), sites.start("p")
+    engine, order = member._engine, list[str]()
+    listen, announce = engine.on_types, engine._listen_to
+    engine.on_types = lambda: (listen(), order.append("listens"))[1]
+    engine._listen_to = lambda before: (order.append("says so"), announce(before))[1]  # type: ignore[method-assign]
+    publisher.advertise(sites.name("child"), parent=sites.name("parent"))
+    sites.know(publisher, sites.name("child"), member)
+    assert order == ["listens", "says so"]
+
+
 def test_a_strict_site_publishes_only_what_is_advertised(sites: Sites, notes: Notes) -> None:
     type = sites.name("orders")
     member = sites.member("a", type, notes.handler("a"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,15 @@ import pytest
 from tests.conftest import DEADLINE, eventually
 from tests.sites.conftest import Sites
 from tests.sites.test_postgres import Bank
-from txlayer import Site, TxId, named
+from txlayer import Site, TxId, at_least, named
 from txlayer.cli import main
-from txlayer.errors import TransactionAborted
+from txlayer.effects import Send
+from txlayer.errors import Closed, TransactionAborted
+from txlayer.messages import Status, Vote
+from txlayer.recover import verdict_of
 from txlayer.resources.postgres import PostgresResource
+from txlayer.resources.postgres_names import ReadName
+from txlayer.resources.postgres_prepared import PreparedBranch
 from txlayer.testing.server import Server
 
 
@@ -40,7 +46,7 @@ class Left:
         done.start()
         eventually(lambda: bank.prepared() == 1)
         eventually(lambda: [view.state for view in self.gone.transactions()] == ["commitment"])
-        self._vanish(self.gone)
+        self.vanish(self.gone)
         go_on.set()
         done.join(DEADLINE)
         Path(sites.file("gone").removeprefix("sqlite:///")).unlink()
@@ -55,7 +61,7 @@ class Left:
             tx.publish({"amount": 5})
 
     @staticmethod
-    def _vanish(site: Site) -> None:
+    def vanish(site: Site) -> None:
         """Without a word to anybody, and with no chance to finish."""
         site._engine.members.closing = True
         site._engine.loop.stop(DEADLINE)
@@ -114,6 +120,73 @@ def test_coordinator_that_nobody_knows_leaves_the_branch_and_the_operator_decide
     resource.close()
 
 
+def test_peer_repeats_the_decision_of_a_coordinator_that_is_gone(
+    sites: Sites, bank: Bank, postgres_server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = Left(sites, bank, commits=True)
+    left.vanish(left.publisher)
+    arguments = ["recover", "--dsn", postgres_server.url, "--bus", sites.world.url, "--site", left.gone.name]
+    assert main(arguments) == 1
+    assert "its coordinator does not answer" in " ".join(capsys.readouterr().out.split())
+    assert bank.prepared() == 1
+    assert main([*arguments, "--type", left.type]) == 0
+    assert "a peer has its coordinator's decision: commit" in " ".join(capsys.readouterr().out.split())
+    assert bank.balance() == 105
+
+
+def test_branch_of_a_member_that_the_commit_left_out_is_rolled_back(
+    memory_sites: Sites, bank: Bank, postgres_server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sites = memory_sites
+    type = sites.name("transfers")
+
+    def before_its_vote(kind: str, subject: object) -> None:
+        if kind == "perform" and isinstance(subject, Send) and isinstance(subject.message, Vote):
+            raise Closed("the member dies here")
+
+    gone = sites.member("gone", type, bank.on_transfer, resources=[bank.ledger], probe=before_its_vote)
+    other = sites.member("other", type, lambda tx, event: None)
+    publisher = sites.start("p")
+    sites.know(publisher, type, gone, other)
+    outcome = publisher.send(type, [{"amount": 5}], settle_for=at_least(1), key="kept until it is asked for")
+    assert (outcome.status, outcome.members) == (Status.COMMITTED, 1)
+    assert bank.prepared() == 1
+    arguments = ["recover", "--dsn", postgres_server.url, "--bus", sites.world.url, "--site", gone.name]
+    assert main(arguments) == 0
+    assert f"committed it without {gone.name}" in " ".join(capsys.readouterr().out.split())
+    assert bank.balance() == 100
+    assert bank.prepared() == 0
+
+
+def test_leftover_is_listed_with_the_age_of_its_locks(
+    memory_sites: Sites, bank: Bank, postgres_server: Server, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "300")
+    sites, tx = memory_sites, TxId("nowhere", "log", 1, "abcd")
+    former = PostgresResource(postgres_server.url, name=bank.table)
+    former.open(sites.name("back"), "a log that is gone")
+    former.work(tx).execute(bank.add, (5, 1))
+    former.prepare(tx)
+    former.close()
+    site = sites.member("back", sites.name("transfers"), bank.on_transfer, resources=[bank.ledger])
+
+    def listed(*where: str) -> str:
+        assert main(["tx", "list", "--site", site.name, *where]) == 0
+        return capsys.readouterr().out
+
+    def held(*where: str) -> float:
+        """For how long; 0 if it is not listed."""
+        found = re.search(rf"{re.escape(str(tx))}.* ([0-9.]+) s ", listed(*where))
+        return float(found[1]) if found is not None else 0.0
+
+    by_site, by_database = ("--bus", sites.world.url), ("--dsn", postgres_server.url)
+    eventually(lambda: held(*by_site) >= 1, "the site lists it")
+    assert "orphan" in listed(*by_site)
+    eventually(lambda: held(*by_database) >= 1, "it is found in the database")
+    assert bank.table in listed(*by_database)
+
+
 def test_site_that_is_there_finishes_its_branches_itself(
     memory_sites: Sites, bank: Bank, postgres_server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,3 +206,20 @@ def test_site_that_is_there_finishes_its_branches_itself(
     go_on.set()
     sending.join(DEADLINE)
     eventually(lambda: bank.balance() == 105)
+
+
+@pytest.mark.parametrize(
+    ("of", "member", "final", "commit"),
+    [
+        (1, b"here her", (b"here here and more", b"there"), True),
+        (1, b"here her", (b"there",), False),
+        (2, b"here her", (b"here here and more",), True),
+        (2, b"here her", (b"there",), None),
+        (1, b"", (b"there",), None),
+    ],
+)
+def test_a_branch_follows_a_list_only_where_its_name_tells(
+    of: int, member: bytes, final: tuple[bytes, ...], commit: bool | None
+) -> None:
+    name = ReadName("here", "ledger", TxId("p", "log", 1, "abcd"), "log", of, member)
+    assert verdict_of(PreparedBranch("gid", name, 1.0, ()), final, "committed").commit is commit

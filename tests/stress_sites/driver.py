@@ -66,9 +66,10 @@ class Driver:
         started = time.monotonic()
         names = [f"s{number}" for number in range(self.wishes.sites)]
         tastes = draw_tastes(self.rng, names)
+        bus = f"{self.server.url}?connect_timeout={SLOWEST}"  # nobody starts a site again that gave up on the broker
         for name in names:
             own = {event_type: tastes[name, event_type] for event_type in TYPES}
-            config = Config(name, self.server.url, str(self.folder), own, self.wishes.seed, mutant=self.wishes.mutant)
+            config = Config(name, bus, str(self.folder), own, self.wishes.seed, mutant=self.wishes.mutant)
             self.sites[name] = Handle(config, self._on_answer)
         try:
             for site in self.sites.values():

@@ -20,82 +20,82 @@ class Line(msgspec.Struct, frozen=True, tag=True):
     """One thing that happened."""
 
 
+class OfCall(Line, frozen=True):
+    """What a caller does or hears."""
+
+    call: str
+
+
+class OfTx(Line, frozen=True):
+    """What happens in a transaction."""
+
+    tx: TxId
+
+
 class Started(Line, frozen=True):
     life: int
 
 
-class Asked(Line, frozen=True):
+class Asked(OfCall, frozen=True):
     """A caller begins. `keyed`: under a key of its own, so that it can ask and repeat after a crash."""
 
-    call: str
     coordinator: str
     terms: Terms
     items: tuple[Item, ...]
     keyed: bool
 
 
-class Opened(Line, frozen=True):
-    call: str
+class Opened(OfCall, frozen=True):
     tx: TxId
 
 
-class Published(Line, frozen=True):
-    call: str
+class Published(OfCall, frozen=True):
     item: Item
 
 
-class Helped(Line, frozen=True):
+class Helped(OfTx, frozen=True):
     """A second publisher's event, or a stranger's."""
 
-    tx: TxId
     item: Item
 
 
-class Called(Line, frozen=True):
-    call: str
+class Called(OfCall, frozen=True):
     at: float
 
 
-class Told(Line, frozen=True):
-    call: str
+class Told(OfCall, frozen=True):
     outcome: Outcome
 
 
-class Done(Line, frozen=True):
-    call: str
+class Done(OfCall, frozen=True):
+    """The caller has nothing left to do."""
 
 
-class Chosen(Line, frozen=True):
-    tx: TxId
+class Chosen(OfTx, frozen=True):
     scope: str
 
 
-class Joined(Line, frozen=True):
-    tx: TxId
+class Joined(OfTx, frozen=True):
     member: bytes
 
 
-class Voted(Line, frozen=True):
+class Voted(OfTx, frozen=True):
     """Yes."""
 
-    tx: TxId
     at: float
 
 
-class Begun(Line, frozen=True):
-    tx: TxId
+class Begun(OfTx, frozen=True):
     members: tuple[bytes, ...]
 
 
-class Decided(Line, frozen=True):
-    tx: TxId
+class Decided(OfTx, frozen=True):
     commit: bool
     final: tuple[bytes, ...]
     at: float
 
 
-class Created(Line, frozen=True):
-    call: str
+class Created(OfCall, frozen=True):
     tx: TxId
 
 
@@ -107,39 +107,35 @@ class Registered(Line, frozen=True):
     at: float
 
 
-class Delivered(Line, frozen=True):
-    tx: TxId
+class Delivered(OfTx, frozen=True):
+    """An event reached the application."""
 
 
-class Notified(Line, frozen=True):
-    tx: TxId
+class Notified(OfTx, frozen=True):
     number: int
 
 
-class Handled(Line, frozen=True):
+class Handled(OfTx, frozen=True):
     """An event, by a member without a resource."""
 
-    tx: TxId
     value: str
 
 
-class Committed(Line, frozen=True):
+class Committed(OfTx, frozen=True):
     """A member without a resource hears of the commit."""
 
-    tx: TxId
     at: float
 
 
-class Public(Line, frozen=True):
+class Public(OfTx, frozen=True):
     """The copy of an event for the world outside."""
 
-    tx: TxId
     number: int
     at: float
 
 
-class Parked(Line, frozen=True):
-    tx: TxId
+class Parked(OfTx, frozen=True):
+    """A compensation waits for an operator."""
 
 
 AnyLine: TypeAlias = (

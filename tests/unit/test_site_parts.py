@@ -10,7 +10,7 @@ from txlayer import Conditions, TxId, all_of, at_least, at_most, named, only
 from txlayer.errors import CensusUnfulfilled, OutcomeUnknown, TransactionAborted, TransactionRefused, UsageError
 from txlayer.messages import Outcome, Status
 from txlayer.site_base import choose_host, parse_txid
-from txlayer.transaction import raise_for
+from txlayer.transacting import raise_for
 
 TX = TxId("site", "log", 7, "nonce")
 

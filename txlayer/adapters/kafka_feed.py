@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Message
@@ -12,7 +12,7 @@ from txlayer.adapters.ack_window import AckWindow
 from txlayer.adapters.kafka_events import CLOUD_PREFIX
 from txlayer.adapters.kafka_reader import Feed, Place
 from txlayer.adapters.lane import Lane
-from txlayer.delivery import Delivery, Gap
+from txlayer.delivery import NO_HEADERS, Delivery, Gap
 
 MAX_UNACKNOWLEDGED = 100_000
 """Events per partition that may wait for their acknowledgement before no more are read."""
@@ -41,12 +41,12 @@ class EventFeed(Feed):
     def take(self, messages: Sequence[Message]) -> None:
         """Keeps no message: the garbage collector looks at each of them again and again."""
         topic, place, window = self._topic, self._place, self._window
-        beside: dict[str, str]
+        beside: Mapping[str, str]
         deliveries = []
         for message in messages:
             headers: Any = message.headers()
             if headers is not None and len(headers) == 1 and headers[0][0] == _PACKED:
-                beside, packed = {}, headers[0][1]
+                beside, packed = NO_HEADERS, headers[0][1]
             else:
                 beside, packed = _read(headers)
             delivery = Delivery(topic, message.value() or b"", message.key(), beside, packed, CLOUD_PREFIX, place)

@@ -32,6 +32,8 @@ SERVE_EVERY = 64
 BURST_SECONDS = 0.005
 """How often it is looked whether publishers still do."""
 IDLE_SECONDS = 0.02
+_LEARN_SECONDS = 5.0
+_GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 
 class KafkaOutbox:
@@ -86,9 +88,14 @@ class KafkaOutbox:
         except BufferError:
             raise buffer_full(self._buffer_bytes, self._buffer_bytes) from None
         except KafkaException as exc:
-            raise self._refused(exc) from exc
+            refusal = self._refused(exc)
+            if not isinstance(refusal, _TopicGone):
+                raise refusal from exc
+            number = 0
         finally:
             self._order.release()
+        if not number:
+            return self.send(route.topic, payload, None, key, type)
         if not number % SERVE_EVERY:
             self._served_by_publishers += 1
             self._serve(0)
@@ -111,8 +118,13 @@ class KafkaOutbox:
         event = Event(payload, key, headers, type, time.time_ns() // 1000, KafkaReceipt(), size)
         with self._order:
             if (ready := self._open.get(topic)) is not None:
-                self._hand_over(ready, event)
-                return event.receipt
+                try:
+                    self._hand_over(ready, event)
+                except _TopicGone:
+                    del self._open[topic]
+                    self._topics.forget(topic)
+                else:
+                    return event.receipt
             if self._waiting_bytes + size > self._buffer_bytes:
                 raise buffer_full(self._waiting_bytes, self._buffer_bytes)
             route = self._routes.get(topic)
@@ -165,6 +177,8 @@ class KafkaOutbox:
     def open(self, route: Route, found: Partitions) -> None:
         """The topic is known, or cannot be had."""
         error = found.exception()
+        if route.streams and error is None:  # it was gone: the producer has to learn that it is there again
+            self.producer.list_topics(route.topic, timeout=_LEARN_SECONDS)
         with self._order:
             if error is not None:
                 failure = error if isinstance(error, TxLayerError) else PublishFailed(str(error))
@@ -228,7 +242,13 @@ class KafkaOutbox:
         error = exc.args[0]
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return PayloadTooLarge(f"the event with its headers is over the {self._message_bytes} bytes of the broker")
+        if error.code() in _GONE:
+            return _TopicGone(f"the topic was deleted: {error.str()}")
         return PublishFailed(f"the producer refused the event: {error.str()}")
+
+
+class _TopicGone(PublishFailed):
+    """The topic was there and was deleted: it is to be made again."""
 
 
 class _Open:

@@ -25,8 +25,8 @@ from txlayer.errors import BrokerUnreachable, Closed, SubscribeFailed
 
 _logger = logging.getLogger(__name__)
 
-BATCH = 500
-"""Below the 700 new objects after which the garbage collector looks at them all."""
+BATCH = 200
+"""Well below the 700 new objects after which the garbage collector looks at them all."""
 BUSY = 50
 GATHER_SECONDS = 0.003
 """After a batch of at least `BUSY`, how long the next one grows: every batch wakes other threads."""

@@ -16,7 +16,7 @@ from txlayer.adapters.latest_values import LatestValueWatch
 from txlayer.adapters.memory_broker import below
 from txlayer.adapters.mqtt_client import PackedProperties
 from txlayer.adapters.topics import check_pattern, matches, overlap
-from txlayer.delivery import Delivery
+from txlayer.delivery import NO_HEADERS, Delivery
 from txlayer.errors import BusError, Closed, DecodeError, SubscribeFailed, TopicForbidden
 from txlayer.ports import WatchHandler
 from txlayer.presence import Holder
@@ -144,7 +144,7 @@ class Router:
         properties = message.properties
         text = properties.metadata if isinstance(properties, PackedProperties) else None
         if text is not None:
-            return _with_key(Delivery(topic, payload, None, {}, metadata.from_text(text), "", message))
+            return _with_key(Delivery(topic, payload, None, NO_HEADERS, metadata.from_text(text), "", message))
         pairs = properties.user_pairs if isinstance(properties, PackedProperties) else None
         only_pairs = bool(pairs)
         if not only_pairs:

@@ -16,7 +16,7 @@ from typing import Any
 
 from txlayer.errors import ResourceError, ResourceUnavailable, UsageError
 from txlayer.messages import TxId
-from txlayer.resources.port import Branch, Resource
+from txlayer.resources.port import Branch, Member, Resource, nobody
 
 
 class ResourceGroup:
@@ -57,9 +57,9 @@ class ResourceGroup:
         self._check()
         return self._all
 
-    def open(self, site: str, incarnation: str) -> None:
+    def open(self, site: str, incarnation: str, member: Member = nobody) -> None:
         for resource in self._resources:
-            resource.open(site, incarnation)
+            resource.open(site, incarnation, member)
 
     def work(self, tx: TxId) -> Any:
         """Handlers ask each resource by itself; those that cannot wait then are asked now."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from txlayer.errors import ResourceError
 from txlayer.messages import TxId
-from txlayer.resources.port import Branch
+from txlayer.resources.port import Branch, Member, nobody
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class MemoryResource:
     early: bool = False
     on_commit: Callable[[TxId, list[tuple[str, object]]], None] | None = None
 
-    def open(self, site: str, incarnation: str) -> None:
+    def open(self, site: str, incarnation: str, member: Member = nobody) -> None:
         pass
 
     def work(self, tx: TxId) -> Unit:

@@ -15,10 +15,19 @@ rolled back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from txlayer.messages import TxId
+
+Member = Callable[[TxId], bytes]
+"""How the site is called on the list of members of a transaction."""
+
+
+def nobody(tx: TxId) -> bytes:
+    """A site that is on no list."""
+    return b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +49,11 @@ class Resource(Protocol):
     early: bool
     """Whether `work` is called before the handler, because a handler that asks for it could not wait."""
 
-    def open(self, site: str, incarnation: str) -> None:
-        """Called before anything else, with the site's name and the identity of its log; again after `close`."""
+    def open(self, site: str, incarnation: str, member: Member = nobody) -> None:
+        """Called before anything else, with the site's name and the identity of its log; again after `close`.
+
+        `member` is for a resource that others finish if the log is lost: a decision names its members so.
+        """
         ...
 
     def work(self, tx: TxId) -> Any:

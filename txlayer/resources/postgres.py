@@ -22,7 +22,7 @@ from psycopg import pq
 
 from txlayer.errors import ResourceError, ResourceUnavailable
 from txlayer.messages import TxId
-from txlayer.resources.port import Branch
+from txlayer.resources.port import Branch, Member, nobody
 from txlayer.resources.postgres_exchange import ConnectionLost, Rejected, exchange, tags
 from txlayer.resources.postgres_lane import Lane
 from txlayer.resources.postgres_names import Names, read_name
@@ -90,8 +90,8 @@ class PostgresResource:
         self._forgotten: list[str] = []
         self._lock = threading.Lock()
 
-    def open(self, site: str, incarnation: str) -> None:
-        self._names = Names(site, self.name, incarnation)
+    def open(self, site: str, incarnation: str, member: Member = nobody) -> None:
+        self._names = Names(site, self.name, incarnation, member)
         self._lane = Lane(self._source, self._finishing, self._patience, self.name)
         self._lane.open(self._within)
         self._source.open()

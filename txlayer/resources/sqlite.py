@@ -22,7 +22,7 @@ import msgspec
 
 from txlayer.errors import ResourceError, ResourceUnavailable
 from txlayer.messages import TxId
-from txlayer.resources.port import Branch
+from txlayer.resources.port import Branch, Member, nobody
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS txlayer_marker (tx TEXT PRIMARY KEY, done INTEGER NOT NULL, undo BLOB NOT NULL)",
@@ -87,7 +87,7 @@ class SqliteResource:
         self._forgotten: list[TxId] = []
         self._incarnation = ""
 
-    def open(self, site: str, incarnation: str) -> None:
+    def open(self, site: str, incarnation: str, member: Member = nobody) -> None:
         self._incarnation = incarnation
 
     @_alone

@@ -7,7 +7,7 @@ from typing import Any
 
 from txlayer.errors import ResourceError
 from txlayer.messages import TxId
-from txlayer.resources.port import Branch
+from txlayer.resources.port import Branch, Member, nobody
 
 UNDO = "~undo"
 
@@ -36,7 +36,7 @@ class NoBranch:
     def __init__(self, assumed: str) -> None:
         self._assumed = assumed
 
-    def open(self, site: str, incarnation: str) -> None: ...
+    def open(self, site: str, incarnation: str, member: Member = nobody) -> None: ...
 
     def work(self, tx: TxId) -> Any:
         return None

@@ -208,7 +208,7 @@ class Engine:
         resources = self.application.resources()
         self.resources = ResourceGroup(resources) if resources else None
         if self.resources is not None:
-            self.resources.open(settings.name, header.incarnation)
+            self.resources.open(settings.name, header.incarnation, keyring.member)
         self.recovery = Recovery(self)
         self.open_transactions = directory.OpenTransactions(self.bus, self.participant.coordinator)
 
@@ -346,7 +346,10 @@ class Engine:
 
     def transactions(self) -> list[TransactionView]:
         """What is open here."""
-        return self.ask(lambda: inspect(self.participant, self._known_since))
+        return self.ask(self._views)
+
+    def _views(self) -> list[TransactionView]:
+        return [*self.recovery.views(), *inspect(self.participant, self._known_since)]
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Another subscriber; in force when it returns."""
@@ -364,7 +367,7 @@ class Engine:
         if len(resources) > len(known):
             self.resources = ResourceGroup(resources)
             for resource in resources[len(known) :]:
-                resource.open(self.settings.name, self.log.header.incarnation)
+                resource.open(self.settings.name, self.log.header.incarnation, self.participant.seat.keyring.member)
 
     def _listen_to(self, before: set[str]) -> None:
         new = [name for name in self._types() if name not in before]
@@ -424,8 +427,8 @@ class Engine:
             if entry.parent is not None:
                 types.parents.setdefault(entry.type, entry.parent)
             if self.started and not self.closed and set(self._types()) != before:
+                self.on_types()  # whoever sees that this site subscribes may publish plain events at once
                 self._listen_to(before)
-                self.on_types()
 
     # What comes in, on threads of the bus
 
@@ -503,8 +506,8 @@ class Engine:
 
     def _on_operate(self, asked: Operate) -> None:
         if asked.site == self.settings.name:
-            views = inspect(self.participant, self._known_since)
-            self.loop.answer(answer_to(asked, self.settings.name, self.operations, views), asked.reply_to)
+            answer = answer_to(asked, self.settings.name, self.operations, self._views())
+            self.loop.answer(answer, asked.reply_to)
 
     def _sweep(self) -> None:
         """What is not needed any more is forgotten; the bus learns how far the log is."""

@@ -27,11 +27,12 @@ class TransactionView:
     """`coordinator`, `member`, `local` or `follower`."""
     state: str
     """Of a coordinator: census, open, voting, delegated, committed, aborted. Of a member: census, transaction,
-    preparing, commitment, refused, applying, parked, done. `heuristic commit` or `heuristic abort`: an operator."""
+    preparing, commitment, refused, applying, parked, done; orphan: prepared under a log that is gone, see
+    `txlayer recover`. `heuristic commit` or `heuristic abort`: an operator."""
     in_doubt: bool
     """This site cannot go on without an answer from another."""
     seconds: float
-    """Since this site has known of it; in a log, since it was last written down."""
+    """Since this site has known of it; of an orphan, since it holds its locks; in a log, since it was written down."""
     blocked_by: tuple[str, ...]
     """Whose answer is missing: sites, where they gave their names, or pseudonyms."""
 

@@ -9,6 +9,7 @@ that log may hold a yes. It is left alone, and shown.
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,7 @@ from txlayer.errors import ResourceError
 from txlayer.messages import TxId
 from txlayer.resources.port import Branch
 from txlayer.runtime.branches import UNDO
+from txlayer.runtime.inspection import TransactionView
 from txlayer.runtime.pool import Job
 from txlayer.transactions.executor import Executor, State
 from txlayer.transactions.local_executor import LocalExecutor
@@ -37,6 +39,15 @@ class Recovery:
         self._engine = engine
         self.orphans: dict[TxId, Branch] = {}
         """Prepared under a log of this site that is gone."""
+        self._looked = 0.0
+
+    def views(self) -> list[TransactionView]:
+        """Orphans as an operator sees them."""
+        now = time.monotonic()
+        return [
+            TransactionView(tx, "", "member", "orphan", True, branch.age + now - self._looked, (tx.coordinator,))
+            for tx, branch in self.orphans.items()
+        ]
 
     def start(self) -> None:
         """Look now, and then again and again."""
@@ -65,7 +76,7 @@ class Recovery:
         orphans = {branch.tx: branch for branch in branches if branch.incarnation not in ("", ours)}
         for tx in orphans.keys() - self.orphans.keys():
             _logger.error("prepared under a log that is gone: %s in %s; `txlayer recover`", tx, orphans[tx].name)
-        self.orphans = orphans
+        self.orphans, self._looked = orphans, time.monotonic()
         for branch in branches:
             tx = msgspec.structs.replace(branch.tx, nonce=branch.tx.nonce.removesuffix(UNDO))
             if branch.tx not in orphans and not self._stands_behind(tx):

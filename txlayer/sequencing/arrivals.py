@@ -15,10 +15,11 @@ class Arrived(Beside, frozen=True, array_like=True):
 
 def read(delivery: Delivery) -> Event | None:
     """The event in a delivery; see `stamps.read`."""
-    event = stamps.read(delivery.headers, delivery.payload)
+    delivery.headers = headers = dict(delivery.headers)
+    event = stamps.read(headers, delivery.payload)
     if event is None:
         return None
-    beside = Arrived(delivery.headers, delivery.key, "", delivery)
+    beside = Arrived(headers, delivery.key, "", delivery)
     return Event(event.publisher, event.serial, event.stamp, event.payload, event.again, beside)
 
 

@@ -37,12 +37,13 @@ class Plan:
     wipe: bool = False
     refuser: str = ""
     heal_for: float = 400.0
+    try_again: float = 0.0
 
 
 def draw_plan(seed: int) -> Plan:
     """A general world."""
     rng = Random(f"plan {seed}")
-    plan = Plan(sites=rng.choice([3, 4, 4, 5]), level=rng.choice(LEVELS), faults=fault_kinds.draw(rng))
+    plan = Plan(sites=rng.choice([3, 4, 4, 5]), level=rng.choice(LEVELS), faults=fault_kinds.draw(rng), try_again=0.3)
     plan.finishers = rng.random() < 0.25
     if rng.random() < 0.15:
         plan.bounds = Bounds(chain_entries=rng.choice([1, 2, 4]))

@@ -127,6 +127,7 @@ class Script:
     published: int = 0
     life: int = 0
     helpers: list[str] = field(default_factory=list)
+    again: bool = False
 
     @property
     def site(self) -> str:
@@ -212,6 +213,18 @@ class Script:
         if node.up and self.call.key in (node.participant.publishers if node.participant else {}):
             node.take(ConfirmCall(self.call.key))
             self.call.done = True
+            self._try_again(self.call.outcomes[-1])
+
+    def _try_again(self, outcome: Outcome) -> None:
+        """What came to nothing is sometimes tried once more under the same key: for the checkers that is a new call."""
+        nothing = outcome.tx is not None and outcome.status in (Status.ABORTED, Status.REFUSED) and not outcome.called
+        if not nothing or self.again or self.abort or self.world.rng.random() >= self.world.plan.try_again:
+            return
+        call = self.call
+        anew = CallSeen(call.key, call.publisher, call.coordinator, call.terms)
+        self.world.history.calls[f"{call.key} again"] = anew
+        script = self.world.scripts[call.key] = Script(self.world, anew, self.items, abort=False, again=True)
+        self._later(self.world.rng.choice([0.0, 0.01, 1.0]), script.begin)
 
     def on_restart(self) -> None:
         """The caller's site came back: ask by key or by id, or simply do it again under the same key."""

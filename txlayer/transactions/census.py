@@ -23,7 +23,8 @@ class Census:
 
     tx: TxId
     terms: Terms
-    present: int | None = None
+    present: dict[str, None] | None = None
+    """The subscribers of the type that are there and may answer; None if nobody knows."""
     predicate: Predicate | None = None
     joined: dict[bytes, Join] = field(default_factory=dict)
     others: dict[bytes, None] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class Census:
 
     def on_decline(self, answer: bytes) -> None:
         """Someone is there and will not vote. If there are too many to remember, the window closes the census."""
-        if self.present is not None and len(self.others) < min(self.present, self.most):
+        if self.present is not None and len(self.others) < min(len(self.present), self.most):
             self.others[answer] = None
 
     def complete(self) -> bool:
@@ -59,7 +60,21 @@ class Census:
         if self._full() or self._all_allowed_answered():
             return True
         answered = len(self.joined) + len(self.others)
-        return self.present is not None and answered >= self.present and not self.failure()
+        return self.present is not None and answered >= len(self.present) and not self.failure()
+
+    def on_left(self, site: str, gone: bool) -> bytes | None:
+        """A site ended its life, and is `gone` or in its next one; its member's hash if it had joined by name.
+
+        Whether it answered without a name is not known. If it may have, it is counted on: otherwise its answer would
+        stand for that of another site, and the census close too early.
+        """
+        member = next((known for known, join in self.joined.items() if join.identity == site), None)
+        nameless = self.others or any(not join.identity for join in self.joined.values())
+        if gone and self.present is not None and (member is not None or not nameless):
+            self.present.pop(site, None)
+        if member is not None:
+            del self.joined[member]
+        return member
 
     def failure(self) -> str:
         """Why the census is not fulfilled; empty if it is."""

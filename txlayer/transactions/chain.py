@@ -26,6 +26,7 @@ class Reading:
     sent: int
     attempt: int = 0
     stale: bool = False
+    registration: int = 1
 
 
 @dataclass(slots=True)
@@ -58,19 +59,28 @@ class Chain:
         return effects + self._retain() + [self._timer()]
 
     def on_follow(self, follow: m.Follow) -> list[Effect]:
-        """Register a reader, or let one go on where it stopped."""
+        """Register a reader, or let one go on where it stopped.
+
+        Only a registration that was not known starts anew: a late copy of an older one would let a reader that fell
+        behind go on after what it missed.
+        """
         known = self.readers.get(follow.reader)
         missed = known is None or max(known.upto, follow.upto) + 1 < self.low
-        if follow.upto >= 0 and missed:
-            return [Send(follow.reader, m.Stale(self.seat.site, self.seat.incarnation, self.kind, self.low))]
+        latest = known.registration if known is not None else 0
+        if missed and (follow.upto >= 0 or follow.registration <= latest):
+            return [self._stale(follow.reader, latest)]
         effects: list[Effect] = []
-        anew = missed or known is None or (known.stale and follow.upto < 0)
-        if known is None or anew or known.stale or known.types != follow.types:
-            upto = self.next - 1 if anew or known is None else known.upto
-            self.readers[follow.reader] = known = Reading(follow.types, upto, upto)
+        if known is None or missed:
+            last, number = self.next - 1, follow.registration
+            self.readers[follow.reader] = known = Reading(follow.types, last, last, registration=number)
+            effects = [self._register(follow.reader)]
+        elif known.stale or self._news(known, follow):
+            known.stale = False
+            if follow.registration >= latest:
+                known.types, known.registration = follow.types, follow.registration
             effects = [self._register(follow.reader)]
         known.upto = known.sent = max(known.upto, min(follow.upto, self.next - 1))
-        followed = m.Followed(self.seat.site, self.seat.incarnation, self.kind, known.upto)
+        followed = m.Followed(self.seat.site, self.seat.incarnation, self.kind, known.upto, known.registration)
         forget = self._forget()
         return [*effects, *forget, Send(follow.reader, followed), *self._push(follow.reader), self._timer()]
 
@@ -97,7 +107,7 @@ class Chain:
                 continue
             reading.attempt += 1
             if reading.stale:
-                effects.append(Send(name, m.Stale(self.seat.site, self.seat.incarnation, self.kind, self.low)))
+                effects.append(self._stale(name, reading.registration))
                 continue
             reading.sent = reading.upto
             effects += self._push(name)
@@ -111,7 +121,9 @@ class Chain:
         elif isinstance(record, ChainPosition):
             self.low, self.next = max(self.low, record.low), max(self.next, record.next)
         else:
-            self.readers[record.name] = Reading(record.types, record.upto, record.upto, stale=record.stale)
+            self.readers[record.name] = Reading(
+                record.types, record.upto, record.upto, stale=record.stale, registration=record.registration
+            )
 
     def resume(self) -> list[Effect]:
         """Go on after the whole log has been read."""
@@ -120,6 +132,16 @@ class Chain:
             if not reading.stale:  # what was dropped, this reader had acknowledged
                 reading.upto = reading.sent = max(reading.upto, self.low - 1)
         return self.on_retry()
+
+    @staticmethod
+    def _news(known: Reading, follow: m.Follow) -> bool:
+        """Whether this registration is later than the known one. A reader that lost its log counts from one again."""
+        if follow.registration == known.registration:
+            return follow.types != known.types
+        return follow.registration > known.registration
+
+    def _stale(self, name: str, registration: int) -> Send:
+        return Send(name, m.Stale(self.seat.site, self.seat.incarnation, self.kind, self.low, registration))
 
     def _push(self, name: str) -> list[Effect]:
         reading = self.readers[name]
@@ -159,7 +181,7 @@ class Chain:
 
     def _register(self, name: str) -> Append:
         reading = self.readers[name]
-        record = Reader(self.kind, name, reading.types, reading.upto, reading.stale)
+        record = Reader(self.kind, name, reading.types, reading.upto, reading.stale, reading.registration)
         return Append(f"r/{self.kind.value}/{name}", record)
 
     def _drop_below(self, low: int) -> list[Effect]:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from msgspec.structs import replace
+
 from txlayer import messages as m
 from txlayer.effects import (
     AddEntry,
@@ -68,7 +70,8 @@ class Coordinated:
     census: Census
     events: EventCoordinator
     ballot: Ballot
-    callers: tuple[str, ...]
+    callers: dict[str, tuple[int, int]]
+    """Who may confirm, each with its latest creation or question: life and serial."""
     hashes: m.Hashes
     incarnation: str
     phase: Phase = Phase.CENSUS
@@ -108,7 +111,7 @@ class Coordinated:
         self.recorded = True
         record = Settling(
             self.tx, self.terms, tuple(self.ballot.members[member].pseudonym for member in final), self.key,
-            self._caller(), self.called, tuple(self.events.events),
+            self._caller(), self.called, tuple(self.events.events), self._initiator(),
         )  # fmt: skip
         stop = (CancelTimer(("c", self.tx, name)) for name in ("window", "votes", "deadline", "retry"))
         return [Append(f"d/{self.tx}", record), *stop, Settle(self.tx, self.terms.type, Settlement(True, final))]
@@ -195,14 +198,13 @@ class Coordinated:
         outside = (PublishPlain(self.tx, event) for event in public)
         return [*record, *self._tell(), *outside, *self._linger(), *self._finish_if_done()]
 
-    def _may_confirm(self, caller: str) -> None:
-        if caller not in self.callers:
-            self.callers = (*self.callers, caller)
+    def _may_confirm(self, caller: str, asked: tuple[int, int] = (0, 0)) -> None:
+        self.callers[caller] = max(asked, self.callers.get(caller, asked))
 
     def _tell(self) -> list[Effect]:
         """The outcome, to all who may confirm it."""
         assert self.outcome is not None
-        return [Send(caller, self.outcome) for caller in self.callers]
+        return [Send(caller, replace(self.outcome, answers=asked)) for caller, asked in self.callers.items()]
 
     def _record(
         self, status: Status, final: tuple[bytes, ...], reason: str, public: tuple[m.Numbered, ...] = ()
@@ -210,12 +212,17 @@ class Coordinated:
         done = tuple(self.ballot.members[member].pseudonym.done for member in final)
         local = self.terms.tx_type is TxType.LOCAL
         return Decided(
-            self.tx, self.terms.type, status, final, done, self.key, self._caller(), self.called, reason, public, local
+            self.tx, self.terms.type, status, final, done, self.key, self._caller(), self.called, reason, public, local,
+            self._initiator(),
         )  # fmt: skip
 
     def _caller(self) -> str:
         """Who is to be told after a restart."""
         return self.wanted[0] if self.wanted is not None else self.publisher
+
+    def _initiator(self) -> str:
+        """Whose key it is, where that is not who called."""
+        return self.publisher if self.publisher != self._caller() else ""
 
     def on_ack(self, ack: m.Ack) -> list[Effect]:
         """A member has applied the commit."""

@@ -84,19 +84,20 @@ class CoordinatorDesk:
         if known is not None:
             if current:  # a copy of it may come when the transaction is forgotten
                 self.creations.take(create, self._log_of(create.publisher))
-            return self._step(known, lambda tx: tx.on_create_again(create.publisher))
+            return self._step(known, lambda tx: tx.on_create_again(create))
         if not current:
             return self._reply(create.publisher, m.Hello(create.key, self.seat.site, self.seat.life))
+        asked = (create.life, create.serial)
         if self.creations.ended(create):
-            return self._reply(create.publisher, self._of_forgotten_key(create.key))
-        crowded = self.creations.over_limit(create)
-        if crowded:
-            return self._reply(create.publisher, m.Refused(create.key, None, crowded, self.seat.site))
+            return self._reply(create.publisher, self._of_forgotten_key(create.key, asked))
+        refusal = self.creations.over_limit(create)
+        if refusal:
+            return self._reply(create.publisher, m.Refused(create.key, None, refusal, self.seat.site, asked))
         if not self.creations.take(create, self._log_of(create.publisher)):
             return []
         refusal = self._refusal(create)
         if refusal:
-            return self._reply(create.publisher, m.Refused(create.key, None, refusal, self.seat.site))
+            return self._reply(create.publisher, m.Refused(create.key, None, refusal, self.seat.site, asked))
         return self._open(create, predicate)
 
     def _open(self, create: m.Create, predicate: Predicate | None) -> list[Batch]:
@@ -130,10 +131,10 @@ class CoordinatorDesk:
         present = self.present.get(site)
         return present.incarnation if present is not None else ""
 
-    def _present(self, event_type: str) -> int | None:
+    def _present(self, event_type: str) -> dict[str, None] | None:
         if not self.present:
             return None
-        return sum(1 for site in self.present.values() if event_type in site.types)
+        return {name: None for name, site in self.present.items() if event_type in site.types}
 
     # Routing
 
@@ -200,7 +201,7 @@ class CoordinatorDesk:
         lost = before if change.alive and before is not None else change
         batches: list[Batch] = []
         for tx in list(self.transactions):
-            batches += self._step(tx, lambda one: one.on_presence_lost(lost.site, lost.life, lost.incarnation))
+            batches += self._step(tx, lambda coordinator: coordinator.on_presence_lost(lost, change.alive))
         return batches
 
     def _on_publisher(self, message: m.Submit | m.CommitRequest | m.Abort) -> list[Batch]:
@@ -217,16 +218,17 @@ class CoordinatorDesk:
         """A caller asks by id or by key."""
         tx = inquire.tx or self.keys.get(inquire.key)
         if tx is None:
-            return self._reply(inquire.publisher, self._of_forgotten_key(inquire.key))
+            return self._reply(inquire.publisher, self._of_forgotten_key(inquire.key, (inquire.life, inquire.serial)))
         coordinator = self.transactions.get(tx)
         if coordinator is None:
             return self._reply(inquire.publisher, self._of_forgotten(tx, inquire.key))
         return self._run(coordinator, coordinator.on_inquire(inquire))
 
-    def _of_forgotten_key(self, key: str) -> Outcome:
+    def _of_forgotten_key(self, key: str, asked: tuple[int, int]) -> Outcome:
         """A commit is kept until it is confirmed, so without one there was none; unless some had to be retired."""
         status = Status.UNKNOWN if self.forgotten.keyed else Status.ABORTED
-        return Outcome(None, key, status, reason="nothing is known under this key", coordinator=self.seat.site)
+        reason = "nothing is known under this key"
+        return Outcome(None, key, status, reason=reason, coordinator=self.seat.site, answers=asked)
 
     def _of_forgotten(self, tx: TxId, key: str) -> Outcome:
         """What is true of a transaction without a record."""

@@ -15,7 +15,10 @@ from txlayer.tokens import EMPTY_DIGEST, extend_digest
 
 @dataclass(slots=True)
 class Limits:
-    """Bounds on what one transaction may hold. Over one of them is a refusal that names it."""
+    """Bounds on what one transaction may hold. Over one of them is a refusal that names it.
+
+    `ahead`: how far the events of one publisher may come before one that is missing; those beyond are said again.
+    """
 
     events: int = 10_000
     bytes: int = 8 * 1024 * 1024
@@ -34,6 +37,8 @@ class EventCoordinator:
     size: int = 0
     accepted: dict[str, int] = field(default_factory=dict)
     early: dict[tuple[str, int], Item] = field(default_factory=dict)
+    waiting: int = 0
+    """Bytes in `early`."""
 
     def may_publish(self, site: str) -> bool:
         """The initiator; with multi-publisher access everyone, or those whom the terms list."""
@@ -47,14 +52,23 @@ class EventCoordinator:
 
     def on_submit(self, submit: Submit) -> list[Numbered]:
         """The events that this submission puts in order: none, itself, or also some that came early."""
-        if submit.number <= self.upto(submit.publisher) or len(self.early) >= self.limits.ahead:
+        publisher = submit.publisher
+        if not self._wanted(submit):
             return []
-        self.early[submit.publisher, submit.number] = submit.item
+        self.early[publisher, submit.number] = submit.item
+        self.waiting += len(submit.item.payload)
         taken = []
-        while (item := self.early.pop((submit.publisher, self.upto(submit.publisher) + 1), None)) is not None:
-            self.accepted[submit.publisher] = self.upto(submit.publisher) + 1
-            taken.append(self._number(item, submit.publisher))
+        while (item := self.early.pop((publisher, self.upto(publisher) + 1), None)) is not None:
+            self.accepted[publisher] = self.upto(publisher) + 1
+            self.waiting -= len(item.payload)
+            taken.append(self._number(item, publisher))
         return taken
+
+    def _wanted(self, submit: Submit) -> bool:
+        """The next event of its publisher is always taken, and a window of those after it, each once."""
+        first = self.upto(submit.publisher) + 1
+        within = first <= submit.number < first + self.limits.ahead
+        return within and (submit.publisher, submit.number) not in self.early
 
     def take_all(self, items: tuple[Item, ...], publisher: str) -> None:
         """One shot: all events are known at the start."""
@@ -66,11 +80,13 @@ class EventCoordinator:
         """How many events of this publisher are in."""
         return self.accepted.get(publisher, 0)
 
-    def over_limit(self, items: tuple[Item, ...]) -> str:
-        """Which limit these events would break; empty if none."""
-        if len(self.events) + len(items) > self.limits.events:
+    def over_limit(self, submit: Submit) -> str:
+        """Which limit this event would break, together with those that wait for an earlier one; empty if none."""
+        if not self._wanted(submit):
+            return ""
+        if len(self.events) + len(self.early) >= self.limits.events:
             return f"more than {self.limits.events} events in one transaction: raise limits.events"
-        if self.size + sum(len(item.payload) for item in items) > self.limits.bytes:
+        if self.size + self.waiting + len(submit.item.payload) > self.limits.bytes:
             return f"more than {self.limits.bytes} bytes in one transaction: raise limits.bytes"
         return ""
 

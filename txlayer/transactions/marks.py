@@ -1,11 +1,12 @@
 """Low-water marks of other coordinators, as one site knows them.
 
 A mark says: all transactions below `below` are finished, those in `open` excepted. Being finished is for ever, so
-marks only add up, in whatever order they arrive.
+marks only add up, in whatever order they arrive. Callers that never confirm leave many open, so they are kept sorted.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from txlayer.messages import Standing, TxId
@@ -22,19 +23,21 @@ class Marks:
     def finished(self, tx: TxId) -> bool:
         """Whether its coordinator has finished with this transaction."""
         standing = self.known.get((tx.coordinator, tx.incarnation))
-        return standing is not None and tx.number < standing.below and tx.number not in standing.open
+        return standing is not None and not _open(standing, tx.number)
 
     def advance(self, peer: Peer, news: Standing) -> bool:
         """Take a mark in; whether it says anything new."""
         known = self.known.get(peer, Standing())
         if news.below > known.below:
-            merged = Standing(news.below, tuple(number for number in news.open if self._open(known, number)))
+            merged = Standing(news.below, tuple(number for number in sorted(news.open) if _open(known, number)))
         else:
-            still = tuple(number for number in known.open if number >= news.below or number in news.open)
-            merged = Standing(known.below, still)
+            news = Standing(news.below, tuple(sorted(news.open)))
+            merged = Standing(known.below, tuple(number for number in known.open if _open(news, number)))
         self.known[peer] = merged
         return merged != known
 
-    @staticmethod
-    def _open(known: Standing, number: int) -> bool:
-        return number >= known.below or number in known.open
+
+def _open(standing: Standing, number: int) -> bool:
+    """Whether this mark leaves it open."""
+    place = bisect_left(standing.open, number)
+    return number >= standing.below or standing.open[place : place + 1] == (number,)

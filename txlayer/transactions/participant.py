@@ -185,7 +185,8 @@ class Participant:
             if not isinstance(call, JoinCall | AskCall):
                 return []
             where = call.tx.coordinator if isinstance(call, JoinCall) else call.coordinator
-            publisher = self.publishers[call.call] = Publisher(self.seat, call.call, where, tx=call.tx)
+            self.serial += 1
+            publisher = self.publishers[call.call] = Publisher(self.seat, call.call, where, self.serial, tx=call.tx)
         return self._publish(publisher, self._call(publisher, call))
 
     def _call(

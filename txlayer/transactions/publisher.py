@@ -103,7 +103,7 @@ class Publisher:
 
     def on_created(self, created: m.Created) -> list[Effect]:
         """Open for events."""
-        if self.tx is not None or self.ending == "ask":
+        if self.tx is not None or self.ending == "ask" or not self._mine(created):
             return []
         self.tx = created.tx
         self.attempt = 0
@@ -132,7 +132,7 @@ class Publisher:
 
     def on_outcome(self, outcome: Outcome) -> list[Effect]:
         """What became of it. While it is undecided, or undecided for local members, nothing is resolved."""
-        if self.outcome is not None and self.outcome.final:
+        if (self.outcome is not None and self.outcome.final) or not self._mine(outcome):
             return []
         if outcome.status is Status.PENDING or (not outcome.final and self.tx is None):
             return []
@@ -153,7 +153,9 @@ class Publisher:
         """
         if self.ending == "ask":
             return []
-        outcome = Outcome(refused.tx, self.call, Status.REFUSED, reason=refused.reason, by=self.coordinator)
+        outcome = Outcome(
+            refused.tx, self.call, Status.REFUSED, reason=refused.reason, by=self.coordinator, answers=refused.answers
+        )
         return self.on_outcome(outcome)
 
     def on_votes_missing(self, missing: m.VotesMissing) -> list[Effect]:
@@ -169,10 +171,16 @@ class Publisher:
         self.attempt += 1
         return self._say(*self._pending())
 
+    def _mine(self, answer: m.Created | Outcome) -> bool:
+        """Whether this speaks of the transaction of this call: a late copy may be of another one under its key."""
+        if self.tx is not None:
+            return answer.tx == self.tx
+        return answer.answers == (self.seat.life, self.serial)
+
     def _pending(self) -> list[m.AnyMessage]:
         """Everything that has not been answered."""
         if self.ending == "ask":
-            return [m.Inquire(self.seat.site, self.tx, self.key)]
+            return [m.Inquire(self.seat.site, self.tx, self.key, self.seat.life, self.serial)]
         if self.tx is None:
             return [self._create()]
         if self.joining and not self.submitted:

@@ -31,6 +31,7 @@ class ChainReader:
     buffer: dict[int, m.Commit] = field(default_factory=dict)
     applying: TxId | None = None
     attempt: int = 0
+    registration: int = 1
 
     def start(self) -> list[Effect]:
         """Ask to be registered; what the log says of an earlier time is kept."""
@@ -41,7 +42,9 @@ class ChainReader:
         return [] if self.stale else self._ask()
 
     def on_followed(self, followed: m.Followed) -> list[Effect]:
-        """Registered."""
+        """Registered. Where a later registration is known this site has lost its log: it asks under the next number."""
+        if self.upto < 0 and followed.registration != self.registration:
+            return self._ask_above(followed.registration)
         stop: list[Effect] = [CancelTimer(("reader", self.key(), "ask"))]
         if self.upto >= 0:
             return stop
@@ -72,8 +75,10 @@ class ChainReader:
 
     def on_stale(self, stale: m.Stale) -> list[Effect]:
         """Too much was missed."""
-        if self.stale or self.upto < 0:
+        if self.stale:
             return []
+        if self.upto < 0:  # registered, and fallen behind before it heard so
+            return self._ask_above(stale.registration)
         here = self.upto
         while here + 1 in self.buffer:
             here += 1
@@ -120,14 +125,22 @@ class ChainReader:
         self.upto += 1
         return self._save()
 
+    def _ask_above(self, registration: int) -> list[Effect]:
+        if registration < self.registration:
+            return []
+        self.registration = registration + 1
+        return self.start()
+
     def _save(self) -> list[Effect]:
-        record = Cursor(self.coordinator, self.incarnation, self.kind, self.types, self.upto, self.stale)
+        record = Cursor(
+            self.coordinator, self.incarnation, self.kind, self.types, self.upto, self.stale, self.registration
+        )
         return [Append(f"k/{'/'.join(self.key())}", record)]
 
     def _ack(self) -> Send:
         return Send(self.coordinator, m.ChainAck(self.seat.site, self.kind, self.incarnation, self.upto))
 
     def _ask(self) -> list[Effect]:
-        follow = m.Follow(self.seat.site, self.kind, self.incarnation, self.types, self.upto)
+        follow = m.Follow(self.seat.site, self.kind, self.incarnation, self.types, self.upto, self.registration)
         pause = self.seat.patience.backoff(self.seat.patience.in_doubt, self.attempt)
         return [Send(self.coordinator, follow), SetTimer(("reader", self.key(), "ask"), pause)]

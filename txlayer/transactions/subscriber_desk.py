@@ -325,9 +325,11 @@ class SubscriberDesk:
             if set(call.types) <= set(known.types):
                 return []
             known.types = tuple(sorted({*known.types, *call.types}))
+            known.registration += 1
             return [(("reader", key), known.start())]
-        self.readers[key] = ChainReader(self.seat, call.coordinator, call.incarnation, call.kind, call.types)
-        return [(("reader", key), self.readers[key].start())]
+        self.readers[key] = reader = ChainReader(self.seat, call.coordinator, call.incarnation, call.kind, call.types)
+        reader.registration = known.registration + 1 if known is not None else 1
+        return [(("reader", key), reader.start())]
 
     def on_reader_timer(self, key: tuple[str, str, str], name: str) -> list[Batch]:
         """A timer of one chain."""
@@ -443,6 +445,7 @@ class SubscriberDesk:
                     record.types,
                     record.upto,
                     record.stale,
+                    registration=record.registration,
                 )
                 self.readers[reader.key()] = reader
                 for event_type in record.types:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from txlayer import messages as m
 from txlayer.effects import (
     Broadcast,
@@ -37,7 +39,7 @@ class TxCoordinator(Voting):
 
     @classmethod
     def create(
-        cls, seat: Seat, tx: TxId, create: m.Create, present: int | None, predicate: Predicate | None
+        cls, seat: Seat, tx: TxId, create: m.Create, present: dict[str, None] | None, predicate: Predicate | None
     ) -> TxCoordinator:
         """A new transaction; `start` says what to do first."""
         events = EventCoordinator(create.terms, create.publisher, seat.limits)
@@ -46,7 +48,7 @@ class TxCoordinator(Voting):
         ballot = Ballot({}, create.terms.settle_for)
         return cls(
             seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot,
-            (create.publisher,),
+            {create.publisher: (create.life, create.serial)},
             seat.keyring.hashes(tx, seat.finishers), create.incarnation,
         )  # fmt: skip
 
@@ -81,21 +83,28 @@ class TxCoordinator(Voting):
         self.lingering = False
         return self._finish_if_done()
 
-    def on_create_again(self, caller: str) -> list[Effect]:
-        """Whoever knows the key repeats the creation: it missed the answer."""
-        self._may_confirm(caller)
+    def on_create_again(self, create: m.Create) -> list[Effect]:
+        """Its publisher repeats the creation: it missed the answer. Another site has no part in this, but its key."""
+        asked = (create.life, create.serial)
+        if create.publisher != self.publisher:
+            taken = f"a transaction of {self.publisher} has this key: ask what became of that, or use a key of your own"
+            return [Send(create.publisher, m.Refused(self.key, None, taken, self.seat.site, asked))]
+        self._may_confirm(create.publisher, asked)
         if self.outcome is not None:
-            return [Send(caller, self.outcome)]
+            return [Send(create.publisher, replace(self.outcome, answers=asked))]
         if self.phase is Phase.CENSUS or self.terms.one_shot:
             return []
-        return [Send(caller, m.Created(self.key, self.tx, len(self.ballot.members)))]
+        return [Send(create.publisher, m.Created(self.key, self.tx, len(self.ballot.members), asked))]
 
     def on_inquire(self, inquire: m.Inquire) -> list[Effect]:
         """A caller asks; one that knows the key may confirm."""
+        asked = (inquire.life, inquire.serial)
         if inquire.key == self.key:
-            self._may_confirm(inquire.publisher)
+            self._may_confirm(inquire.publisher, asked)
         outcome = self.outcome or m.Outcome(self.tx, self.key, Status.PENDING, final=False)
-        return [Send(inquire.publisher, outcome)]
+        if self.phase is Phase.COMMITTED and self.decision is not None:
+            outcome = replace(outcome, named=self.decision.final)
+        return [Send(inquire.publisher, replace(outcome, answers=asked))]
 
     def on_submit(self, submit: m.Submit) -> list[Effect]:
         """A publisher's event: number it and pass it on."""
@@ -108,7 +117,7 @@ class TxCoordinator(Voting):
             return [Send(publisher, m.Accepted(self.tx, publisher, self.events.upto(publisher)))]
         if self.called or self.phase not in (Phase.OPEN, Phase.ABORTED):
             return [Send(publisher, m.Refused(self.key, self.tx, "the transaction takes no more events"))]
-        over = self.events.over_limit((submit.item,))
+        over = self.events.over_limit(submit)
         if over:
             return [Send(publisher, m.Refused(self.key, self.tx, over)), *self._withdraw(over, publisher)]
         taken = self.events.on_submit(submit)
@@ -234,12 +243,15 @@ class TxCoordinator(Voting):
         """A transaction as the log remembers it."""
         terms = Terms(record.type) if isinstance(record, Decided) else record.terms
         census = Census(record.tx, terms)
-        events = EventCoordinator(terms, record.publisher, seat.limits)
+        initiator = record.publisher if isinstance(record, DelegationOpened) else record.initiator or record.publisher
+        events = EventCoordinator(terms, initiator, seat.limits)
         self = cls(
-            seat, record.tx, terms, record.key, record.publisher, 0, census, events, Ballot({}, terms.settle_for), (),
+            seat, record.tx, terms, record.key, initiator, 0, census, events, Ballot({}, terms.settle_for), {},
             seat.keyring.hashes(record.tx, seat.finishers), "",
         )  # fmt: skip
         self._may_confirm(record.publisher)
+        if initiator != record.publisher:
+            self.wanted = (record.publisher, 0)
         self.called = record.called
         self.recorded = self.restarted = True
         if isinstance(record, DelegationOpened):
@@ -274,6 +286,6 @@ class TxCoordinator(Voting):
             return self._conclude(Status.COMMITTED, 0)
         self.phase = Phase.OPEN
         return [
-            Send(self.publisher, m.Created(self.key, self.tx, 0)),
+            Send(self.publisher, m.Created(self.key, self.tx, 0, self.callers[self.publisher])),
             self._timer("deadline", self.terms.complete_within),
         ]

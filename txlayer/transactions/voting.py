@@ -16,6 +16,7 @@ from txlayer.effects import (
     Broadcast,
     CancelTimer,
     Effect,
+    PresenceChanged,
     Send,
     Surface,
 )
@@ -97,15 +98,19 @@ class Voting(Coordinated):
         missing = m.VotesMissing(self.tx, len(self.ballot.missing()), self.attempt)
         return [Send(self.publisher, missing), self._timer("votes", self.terms.vote_within)]
 
-    def on_presence_lost(self, site: str, life: int, incarnation: str) -> list[Effect]:
-        """A site is gone: as a member that gave its name it votes no, as the only one who may end this it aborts."""
+    def on_presence_lost(self, lost: PresenceChanged, back: bool) -> list[Effect]:
+        """A life of a site has ended, and it may be back in its next: as a member that gave its name it votes no.
+
+        If it was the only one who may end this, the transaction aborts.
+        """
+        site = lost.site
         if self.phase not in UNDECIDED:
             return []
-        began = site == self.publisher and incarnation == self.incarnation and life >= self.life
+        began = site == self.publisher and lost.incarnation == self.incarnation and lost.life >= self.life
         if began and site != self.seat.site and not self.terms.committers:
             return self._withdraw("its publisher is gone", site)
         if self.phase is Phase.CENSUS:
-            return self._on_left_census(site)
+            return self._on_left_census(site, back)
         member = self.ballot.member_called(site)
         if member is None:
             return []
@@ -114,12 +119,9 @@ class Voting(Coordinated):
             ruling = self.ballot.ruling()
         return self._rule(ruling) if ruling is not None else []
 
-    def _on_left_census(self, site: str) -> list[Effect]:
-        if self.census.present is not None:
-            self.census.present = max(self.census.present - 1, 0)
-        member = next((known for known, join in self.census.joined.items() if join.identity == site), None)
+    def _on_left_census(self, site: str, back: bool) -> list[Effect]:
+        member = self.census.on_left(site, gone=not back)
         if member is not None:
-            del self.census.joined[member]
             self.ballot.votes.pop(member, None)
         return self._close_census() if self.census.complete() else []
 
@@ -129,12 +131,12 @@ class Voting(Coordinated):
             return self._fail_census(reason)
         votes = self.ballot.votes
         self.ballot = Ballot(self.census.joined, self.terms.settle_for)
-        self.census.others = {}
+        self.census.others, self.census.present = {}, None
         if self.terms.one_shot:
             return self._count_one_shot(votes)
         self.phase = Phase.OPEN
         begin = m.Begin(self.tx, tuple(self.ballot.members), self.terms.type)
-        created = m.Created(self.key, self.tx, len(self.ballot.members))
+        created = m.Created(self.key, self.tx, len(self.ballot.members), self.callers[self.publisher])
         return [
             CancelTimer(("c", self.tx, "window")),
             CancelTimer(("c", self.tx, "retry")),

@@ -18,21 +18,32 @@ def test_a_name_is_read_as_it_was_written(
     site: str, resource: str, log: str, coordinator: str, incarnation: str, number: int, nonce: str, of: int
 ) -> None:
     tx = TxId(coordinator, incarnation, number, nonce)
-    names = Names(site, resource, log)
+    names = Names(site, resource, log, lambda tx: bytes(range(16)))
     try:
         gid = names.gid(tx, of)
     except ResourceError:
         return
     assert len(gid) <= LONGEST
     assert not set(gid) & set("'\\\"%s") - set("%s")
-    assert read_name(gid) == ReadName(site, resource, tx, log, of)
+    name = read_name(gid)
+    assert name == ReadName(site, resource, tx, log, of, bytes(range(8)))
+    assert name.on((b"somebody else", bytes(range(16))))
+    assert not name.on((bytes(range(1, 17)),))
     assert read_name(names.marker(tx)) == ReadName(site, resource, tx)
     assert gid.startswith(f"{names.marker(tx)}:")
     assert gid.startswith(names.prefix)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "txlayer1", "someone:else:1:2:3:4:5", "txlayer1:a:b:c:d:x:e", "txlayer2:a:b:c:d:1:e"]
+    "text",
+    [
+        "",
+        "txlayer1",
+        "someone:else:1:2:3:4:5",
+        "txlayer1:a:b:c:d:x:e",
+        "txlayer2:a:b:c:d:1:e",
+        "txlayer1:a:b:c:d:1:e:l:1:x",
+    ],
 )
 def test_names_of_others_are_not_read(text: str) -> None:
     assert read_name(text) is None

@@ -61,7 +61,7 @@ def test_named_members_may_not_drop_out() -> None:
 
 
 def test_census_of_anonymous_subscribers_counts_pseudonyms() -> None:
-    census = Census(TX, Terms("t", require=Conditions(at_least=2)), present=3)
+    census = Census(TX, Terms("t", require=Conditions(at_least=2)), present=dict.fromkeys("abc"))
     census.on_join(join("a", identity=False))
     census.on_join(join("a", identity=False))
     assert census.failure()
@@ -69,6 +69,34 @@ def test_census_of_anonymous_subscribers_counts_pseudonyms() -> None:
     assert not census.failure()
     assert not census.complete()
     census.on_decline(b"somebody")
+    assert census.complete()
+
+
+def waiting_for(*names: str) -> Census:
+    return Census(TX, Terms("t"), present=dict.fromkeys(names))
+
+
+def test_census_does_not_wait_for_a_site_that_left_without_an_answer() -> None:
+    census = waiting_for("a", "b")
+    census.on_join(join("a"))
+    assert not census.complete()
+    census.on_left("b", gone=False)
+    assert not census.complete(), "it is back in its next life and will answer"
+    census.on_left("b", gone=True)
+    assert census.complete()
+
+
+def test_census_waits_for_everyone_present_whoever_else_leaves() -> None:
+    census = waiting_for("a", "b", "c")
+    census.on_decline(b"of a, who knows")
+    census.on_join(join("b"))
+    census.on_left("a", gone=True)
+    assert not census.complete(), "a has answered, c has not"
+    census.on_left("of another type", gone=True)
+    assert not census.complete()
+    assert census.on_left("b", gone=True) is not None
+    assert not census.complete(), "the answer of b is gone with it"
+    census.on_join(join("c"))
     assert census.complete()
 
 
@@ -86,6 +114,36 @@ def test_submissions_are_numbered_once_in_their_publishers_order(order: list[int
         events.on_submit(Submit(TX, "p", number, Item("t", str(number).encode())))
     assert [event.item.payload for event in events.events] == [str(number).encode() for number in range(1, 9)]
     assert events.digest == digest_of(tuple(events.events))
+
+
+def submitted(publisher: str, number: int, size: int = 1) -> Submit:
+    return Submit(TX, publisher, number, Item("t", b"x" * size))
+
+
+def test_the_event_that_is_waited_for_is_taken_however_many_came_before_it() -> None:
+    events = EventCoordinator(Terms("t", access=Access.MULTI), "p", Limits(ahead=4))
+    for publisher in ("p", "q", "r"):
+        for number in range(2, 12):
+            events.on_submit(submitted(publisher, number))
+    assert len(events.early) == 3 * 3, "each publisher has a window of its own"
+    for _ in range(3):
+        for publisher in ("p", "q", "r"):
+            for number in range(1, 12):
+                events.on_submit(submitted(publisher, number))
+    assert (len(events.events), len(events.early), events.waiting) == (33, 0, 0)
+
+
+def test_events_that_wait_for_an_earlier_one_count_against_the_limits() -> None:
+    for limits, expected in ((Limits(events=3), "limits.events"), (Limits(bytes=30), "limits.bytes")):
+        events = EventCoordinator(Terms("t"), "p", limits)
+        over = []
+        for number in (5, 4, 3, 3, 2, 1):
+            submit = submitted("p", number, size=10)
+            over.append(events.over_limit(submit))
+            if not over[-1]:
+                events.on_submit(submit)
+        assert [bool(reason) for reason in over] == [False, False, False, False, True, True]
+        assert expected in over[-1]
 
 
 @given(st.lists(st.integers(1, 6), max_size=30))
@@ -115,6 +173,29 @@ def test_marks_add_up_in_any_order(facts: list[tuple[int, frozenset[int]]], rand
         marks.advance(("c", "log"), standing)
     for number in range(12):
         assert marks.finished(TxId("c", "log", number, "")) is (number in finished)
+
+
+def test_marks_with_many_open_do_not_compare_each_with_all() -> None:
+    compared = 0
+
+    class Number(int):
+        def __lt__(self, other: int) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) < int(other)
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    many, marks = 2000, Marks()
+    for _ in range(3):
+        marks.advance(("c", "log"), Standing(many, tuple(Number(number) for number in range(many))))
+    assert not any(marks.finished(TxId("c", "log", Number(number), "")) for number in range(many))
+    assert compared < 100 * many
 
 
 def test_creation_is_taken_once_and_never_below_the_publishers_mark() -> None:

@@ -1,0 +1,158 @@
+"""Copies that come late: of what was said to an earlier try, or in an earlier registration."""
+
+from collections.abc import Callable
+
+import pytest
+
+from txlayer import messages as m
+from txlayer.effects import AbortCall, AskCall, BeginCall, CommitCall, ConfirmCall, FollowCall, PublishCall, Received
+from txlayer.messages import ChainKind, Conditions, Item, Limit, Scope, Status, Terms
+from txlayer.transactions.seat import Bounds
+
+from .bench import Bench, Site, member
+
+SHOT = Terms("orders", limit=Limit.DISTRIBUTED, one_shot=True, require=Conditions(only=("a",)))
+ITEMS = (Item("orders", b"x"),)
+
+
+def kind(*kinds: type[m.Message]) -> Callable[[str, m.AnyMessage], bool]:
+    return lambda target, message: isinstance(message, kinds)
+
+
+def deliver(bench: Bench, site: str, message: m.AnyMessage) -> None:
+    bench.give(site, Received(message, b"frame"))
+
+
+def failed_once() -> tuple[Bench, m.Outcome]:
+    """A first try under the key `k` has aborted, and its caller knows."""
+    bench = Bench(Site("p"), Site("c"), Site("a", member()))
+    bench.sites["a"].handlers.failing = ["x"]
+    bench.give("p", BeginCall("k", SHOT, "c", ITEMS))
+    (first,) = bench.sites["p"].outcomes.pop("k")
+    assert first.status is Status.ABORTED
+    bench.give("p", ConfirmCall("k"))
+    bench.sites["a"].handlers.failing = []
+    return bench, first
+
+
+def test_outcome_of_an_earlier_try_is_not_that_of_the_next_under_the_same_key() -> None:
+    bench, first = failed_once()
+    bench.lose = kind(m.Outcome)
+    bench.give("p", BeginCall("k", SHOT, "c", ITEMS))
+    deliver(bench, "p", first)
+    assert bench.sites["a"].resource.values, "the second try has committed"
+    assert "k" not in bench.sites["p"].outcomes, "and its caller was not told of the first"
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry", "p")
+    assert [outcome.status for outcome in bench.sites["p"].outcomes["k"]] == [Status.COMMITTED]
+
+
+@pytest.mark.parametrize("restarted", ["p", "c"])
+def test_outcome_of_an_earlier_try_is_no_answer_to_a_question_by_key(restarted: str) -> None:
+    bench, first = failed_once()
+    bench.lose = kind(m.Outcome)
+    bench.give("p", BeginCall("k", SHOT, "c", ITEMS))
+    bench.restart(restarted)
+    bench.give("p", AskCall("asks", "c", key="k"))
+    deliver(bench, "p", first)
+    assert "asks" not in bench.sites["p"].outcomes
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry", "p")
+    assert [outcome.status for outcome in bench.sites["p"].outcomes["asks"]] == [Status.COMMITTED]
+
+
+def test_refusal_of_an_earlier_try_does_not_refuse_the_next_under_the_same_key() -> None:
+    bench = Bench(Site("p"), Site("c", bounds=Bounds(open_transactions=1)), Site("a", member()))
+    bench.give("c", BeginCall("full", Terms("orders"), "c"))
+    bench.give("p", BeginCall("k", SHOT, "c", ITEMS))
+    assert bench.sites["p"].outcomes.pop("k")[0].status is Status.REFUSED
+    (refused,) = [message for _, message in bench.sent if isinstance(message, m.Refused)]
+    bench.give("p", ConfirmCall("k"))
+    bench.give("c", AbortCall("full", "room"))
+    bench.lose = kind(m.Outcome)
+    bench.give("p", BeginCall("k", SHOT, "c", ITEMS))
+    deliver(bench, "p", refused)
+    assert "k" not in bench.sites["p"].outcomes
+    assert bench.sites["a"].resource.values
+
+
+def test_what_is_said_of_an_earlier_try_does_not_touch_one_that_is_open() -> None:
+    bench = Bench(Site("p"), Site("c"), Site("a", member()))
+    bench.give("p", BeginCall("k", Terms("orders", limit=Limit.DISTRIBUTED), "c"))
+    (created,) = [message for _, message in bench.sent if isinstance(message, m.Created)]
+    bench.give("p", AbortCall("k", "not now"))
+    (first,) = bench.sites["p"].outcomes.pop("k")
+    bench.give("p", ConfirmCall("k"))
+    bench.lose = kind(m.Created)
+    bench.give("p", BeginCall("k", Terms("orders", limit=Limit.DISTRIBUTED), "c"))
+    del bench.sites["p"].opened["k"]
+    deliver(bench, "p", created)
+    assert "k" not in bench.sites["p"].opened, "the first one has ended"
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry", "p")
+    bench.give("p", PublishCall("k", *ITEMS))
+    deliver(bench, "p", first)
+    assert "k" not in bench.sites["p"].outcomes
+    bench.give("p", CommitCall("k"))
+    assert [outcome.status for outcome in bench.sites["p"].outcomes["k"]] == [Status.COMMITTED]
+
+
+def follow(bench: Bench, *types: str, anew: bool = False) -> None:
+    bench.give("f", FollowCall("p", "log-p", ChainKind.COMMITS, types or ("orders",), anew))
+
+
+def commit(bench: Bench, *keys: str, event_type: str = "orders") -> None:
+    for key in keys:
+        bench.give("p", BeginCall(key, Terms(event_type, one_shot=True), "p", (Item(event_type, key.encode()),)))
+        bench.give("p", ConfirmCall(key))
+
+
+def followed() -> Bench:
+    """A follower that was registered and has the first commit."""
+    bench = Bench(
+        Site("p", bounds=Bounds(chain_entries=2)), Site("a", member()), Site("f", member(scope=Scope.FOLLOWER))
+    )
+    follow(bench)
+    commit(bench, "one")
+    assert list(bench.sites["f"].resource.values) == ["one"]
+    return bench
+
+
+def registrations(bench: Bench) -> list[m.Follow]:
+    return [message for _, message in bench.sent if isinstance(message, m.Follow)]
+
+
+def test_registration_that_comes_late_does_not_hide_from_a_reader_what_it_missed() -> None:
+    bench = followed()
+    (late,) = registrations(bench)
+    bench.lose = kind(m.Commit, m.Stale, m.Followed)
+    commit(bench, "two", "three", "four", "five")
+    deliver(bench, "p", late)
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry")
+    assert [surface.what for surface in bench.sites["f"].surfaced] == ["stale"], "two and three are gone"
+    follow(bench, anew=True)
+    deliver(bench, "p", late)
+    commit(bench, "six")
+    assert list(bench.sites["f"].resource.values) == ["one", "six"]
+
+
+def test_registration_that_comes_late_does_not_take_types_away() -> None:
+    bench = followed()
+    (late,) = registrations(bench)
+    follow(bench, "orders", "stock")
+    deliver(bench, "p", late)
+    commit(bench, "two", event_type="stock")
+    assert list(bench.sites["f"].resource.values) == ["one", "two"]
+
+
+def test_reader_that_lost_its_log_is_registered_again_after_it_was_stale() -> None:
+    bench = followed()
+    bench.lose = kind(m.Commit, m.Stale, m.Followed)
+    commit(bench, "two", "three", "four", "five")
+    bench.lose = lambda target, message: False
+    bench.sites["f"].records.clear()
+    bench.restart("f")
+    follow(bench)
+    commit(bench, "six")
+    assert list(bench.sites["f"].resource.values) == ["one", "six"]
