@@ -83,7 +83,7 @@ class CoordinatorDesk:
         current = create.coordinator_life == self.seat.life
         if known is not None:
             if current:  # a copy of it may come when the transaction is forgotten
-                self.creations.take(create, self._log_of(create.publisher))
+                self.creations.take(create)
             return self._step(known, lambda tx: tx.on_create_again(create))
         if not current:
             return self._reply(create.publisher, m.Hello(create.key, self.seat.site, self.seat.life))
@@ -93,7 +93,7 @@ class CoordinatorDesk:
         refusal = self.creations.over_limit(create)
         if refusal:
             return self._reply(create.publisher, m.Refused(create.key, None, refusal, self.seat.site, asked))
-        if not self.creations.take(create, self._log_of(create.publisher)):
+        if not self.creations.take(create):
             return []
         refusal = self._refusal(create)
         if refusal:
@@ -125,11 +125,6 @@ class CoordinatorDesk:
         if len(create.items) > self.seat.limits.events or size > self.seat.limits.bytes:
             return f"over {self.seat.limits.events} events or {self.seat.limits.bytes} bytes: raise limits"
         return ""
-
-    def _log_of(self, site: str) -> str:
-        """The log that holds a name now; empty if that is not known."""
-        present = self.present.get(site)
-        return present.incarnation if present is not None else ""
 
     def _present(self, event_type: str) -> dict[str, None] | None:
         if not self.present:
