@@ -327,6 +327,9 @@ class SubscriberDesk:
             known.types = tuple(sorted({*known.types, *call.types}))
             known.registration += 1
             return [(("reader", key), known.start())]
+        if known is None and len(self.readers) >= self.seat.bounds.peers:
+            full = f"more than {self.seat.bounds.peers} chains are read: raise bounds.peers"
+            return [(("reader", key), [Surface("chain ignored", None, full)])]
         self.readers[key] = reader = ChainReader(self.seat, call.coordinator, call.incarnation, call.kind, call.types)
         reader.registration = known.registration + 1 if known is not None else 1
         return [(("reader", key), reader.start())]

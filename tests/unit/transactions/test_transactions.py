@@ -664,6 +664,15 @@ def test_logs_of_coordinators_are_remembered_up_to_a_limit() -> None:
     assert "bounds.peers" in bench.sites["a"].surfaced[-1].detail
 
 
+def test_chains_are_read_up_to_a_limit() -> None:
+    bench = Bench(Site("f", bounds=Bounds(peers=1)))
+    for log in ("one", "two"):
+        bench.give("f", FollowCall("z", log, ChainKind.COMMITS, ("orders",)))
+    assert [key[1] for key in bench.sites["f"].participant.subscriber.readers] == ["one"]
+    assert list(bench.sites["f"].records) == ["k/z/one/commits"]
+    assert "bounds.peers" in bench.sites["f"].surfaced[-1].detail
+
+
 def test_nothing_is_kept_of_a_coordinator_but_its_mark() -> None:
     bench = Bench(Site("p"), Site("a", member()))
     shot = Terms("orders", limit=Limit.DISTRIBUTED, one_shot=True, require=Conditions(only=("a",)))
