@@ -212,6 +212,7 @@ class CoordinatorDesk:
         """A caller asks by id or by key."""
         tx = inquire.tx or self.keys.get(inquire.key)
         if tx is None:
+            self.creations.on_question(inquire)
             return self._reply(inquire.publisher, self._of_forgotten_key(inquire.key, inquire.asked))
         coordinator = self.transactions.get(tx)
         if coordinator is None:

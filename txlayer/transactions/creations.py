@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txlayer.messages import Create
+from txlayer.messages import Create, Inquire
 
 
 @dataclass(slots=True)
@@ -22,6 +22,12 @@ class PublisherLife:
     life: int
     below: int = 0
     taken: dict[int, None] = field(default_factory=dict)
+
+    def advance(self, below: int) -> None:
+        """All of its creations below this number are confirmed, or given up."""
+        if below > self.below:
+            self.below = below
+            self.taken = {serial: None for serial in self.taken if serial >= below}
 
 
 @dataclass(slots=True)
@@ -60,7 +66,17 @@ class Creations:
         if create.life < known.life or create.serial < known.below or create.serial in known.taken:
             return False
         known.taken[create.serial] = None
-        if create.below > known.below:
-            known.below = create.below
-            known.taken = {serial: None for serial in known.taken if serial >= known.below}
+        known.advance(create.below)
         return True
+
+    def on_question(self, inquire: Inquire) -> None:
+        """The caller hears that nothing is known under its key: what its site has given up on does not start later."""
+        incarnation, life, _ = inquire.asked
+        publisher = (inquire.publisher, incarnation)
+        known = self.publishers.get(publisher)
+        if known is None and len(self.publishers) >= self.most_publishers:
+            return  # its creations are refused
+        if known is None or life > known.life:
+            known = self.publishers[publisher] = PublisherLife(life)
+        if life == known.life:
+            known.advance(inquire.below)
