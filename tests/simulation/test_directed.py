@@ -36,6 +36,9 @@ QUICK = (
     "begin list is not checked",
     "publisher does not repeat itself",
     "compensation in forward order",
+    "a question by key is always answered with aborted",
+    "everything forgotten is called unknown",
+    "forgotten commits are called aborted",
 )
 
 
