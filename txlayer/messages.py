@@ -14,6 +14,13 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+NAMELESS = "c:"
+"""How a key begins that was made up for one call: nobody but that call asks by it."""
+
+Asked: TypeAlias = tuple[str, int, int]
+"""One creation or question of a publisher: its log, the life of that, and a serial in it."""
+NOBODY: Asked = ("", 0, 0)
+
 
 class TxType(Enum):
     """Whether a transaction may have members that depend on each other (TOPS 4.2)."""
@@ -186,6 +193,11 @@ class Create(Message, frozen=True):
     coordinator: str = ""
     incarnation: str = ""
 
+    @property
+    def asked(self) -> Asked:
+        """Which creation of its publisher this is."""
+        return (self.incarnation, self.life, self.serial)
+
 
 class Hello(Message, frozen=True):
     """Coordinator to publisher: I am in this life; say it again for this one."""
@@ -198,24 +210,25 @@ class Hello(Message, frozen=True):
 class Created(Message, frozen=True):
     """Coordinator to publisher: the transaction is open for events.
 
-    `answers`, here and below: life and serial of the creation or question that this answers. One key may have several
-    transactions one after the other; a publisher that does not know yet which is its own goes by this.
+    `answers`, here and below: the creation or question that this answers. One key may have several transactions one
+    after the other; a publisher that does not know yet which is its own goes by this.
     """
 
     key: str
     tx: TxId
     members: int = 0
-    answers: tuple[int, int] = (0, 0)
+    answers: Asked = NOBODY
 
 
 class Refused(Message, frozen=True):
-    """Coordinator to publisher: not done, and repeating it will not help."""
+    """Coordinator to publisher: not done, and repeating it will not help. `event`: which submission, if it is one."""
 
     key: str
     tx: TxId | None
     reason: str
     coordinator: str = ""
-    answers: tuple[int, int] = (0, 0)
+    answers: Asked = NOBODY
+    event: int = 0
 
 
 class Submit(Message, frozen=True):
@@ -274,8 +287,7 @@ class Inquire(Message, frozen=True):
     publisher: str
     tx: TxId | None
     key: str
-    life: int = 0
-    serial: int = 0
+    asked: Asked = NOBODY
 
 
 class Outcome(Message, frozen=True):
@@ -292,7 +304,7 @@ class Outcome(Message, frozen=True):
     coordinator: str = ""
     named: tuple[bytes, ...] = ()
     """The final list of a commit, for who asks: it holds for those alone."""
-    answers: tuple[int, int] = (0, 0)
+    answers: Asked = NOBODY
 
 
 class Confirm(Message, frozen=True):

@@ -104,7 +104,7 @@ class Reader(Record, frozen=True):
 class Retired(Record, frozen=True):
     """Coordinator: commits that are forgotten, as ranges of numbers; up to `upto` it is not known which.
 
-    `keyed`: some were forgotten before their callers confirmed.
+    `keyed`: some of them had a key that callers may ask by.
     """
 
     upto: int

@@ -24,12 +24,12 @@ from txlayer.errors import (
     UsageError,
 )
 from txlayer.event_types import EventType, declared
-from txlayer.messages import Item, Outcome, Status, Terms, TxId
+from txlayer.messages import NAMELESS, Item, Outcome, Status, Terms, TxId
 from txlayer.resources.port import Resource
 from txlayer.runtime.calls import Answer, Call
 from txlayer.runtime.engine import Engine
 
-KEY, CALL = "k:", "c:"
+KEY, CALL = "k:", NAMELESS
 """How calls are named: by the caller's own key, or by chance."""
 ABORT_SECONDS = 5.0
 """How long leaving by an exception waits for the abort to be known; it happens anyway."""

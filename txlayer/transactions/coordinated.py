@@ -29,7 +29,7 @@ from txlayer.effects import (
     SetTimer,
     Settle,
 )
-from txlayer.messages import ChainKind, Status, Terms, TxId, TxType, Visibility
+from txlayer.messages import NOBODY, Asked, ChainKind, Status, Terms, TxId, TxType, Visibility
 from txlayer.records import Decided, Settlement, Settling
 from txlayer.tokens import reveals
 from txlayer.transactions.ballot import Ballot, Ruling
@@ -70,8 +70,8 @@ class Coordinated:
     census: Census
     events: EventCoordinator
     ballot: Ballot
-    callers: dict[str, tuple[int, int]]
-    """Who may confirm, each with its latest creation or question: life and serial."""
+    callers: dict[str, Asked]
+    """Who may confirm, each with the creation or question that was last heard of it."""
     hashes: m.Hashes
     incarnation: str
     phase: Phase = Phase.CENSUS
@@ -198,8 +198,8 @@ class Coordinated:
         outside = (PublishPlain(self.tx, event) for event in public)
         return [*record, *self._tell(), *outside, *self._linger(), *self._finish_if_done()]
 
-    def _may_confirm(self, caller: str, asked: tuple[int, int] = (0, 0)) -> None:
-        self.callers[caller] = max(asked, self.callers.get(caller, asked))
+    def _may_confirm(self, caller: str, asked: Asked = NOBODY) -> None:
+        self.callers[caller] = asked if asked != NOBODY else self.callers.get(caller, NOBODY)
 
     def _tell(self) -> list[Effect]:
         """The outcome, to all who may confirm it."""

@@ -25,7 +25,7 @@ from txlayer.effects import (
     Surface,
 )
 from txlayer.errors import UsageError
-from txlayer.messages import AnyMessage, ChainKind, Outcome, Status, TxId
+from txlayer.messages import AnyMessage, Asked, ChainKind, Outcome, Status, TxId
 from txlayer.records import (
     ChainEntry,
     ChainPosition,
@@ -87,17 +87,16 @@ class CoordinatorDesk:
             return self._step(known, lambda tx: tx.on_create_again(create))
         if not current:
             return self._reply(create.publisher, m.Hello(create.key, self.seat.site, self.seat.life))
-        asked = (create.life, create.serial)
         if self.creations.ended(create):
-            return self._reply(create.publisher, self._of_forgotten_key(create.key, asked))
+            return self._reply(create.publisher, self._of_forgotten_key(create.key, create.asked))
         refusal = self.creations.over_limit(create)
         if refusal:
-            return self._reply(create.publisher, m.Refused(create.key, None, refusal, self.seat.site, asked))
+            return self._reply(create.publisher, m.Refused(create.key, None, refusal, self.seat.site, create.asked))
         if not self.creations.take(create):
             return []
         refusal = self._refusal(create)
         if refusal:
-            return self._reply(create.publisher, m.Refused(create.key, None, refusal, self.seat.site, asked))
+            return self._reply(create.publisher, m.Refused(create.key, None, refusal, self.seat.site, create.asked))
         return self._open(create, predicate)
 
     def _open(self, create: m.Create, predicate: Predicate | None) -> list[Batch]:
@@ -213,16 +212,20 @@ class CoordinatorDesk:
         """A caller asks by id or by key."""
         tx = inquire.tx or self.keys.get(inquire.key)
         if tx is None:
-            return self._reply(inquire.publisher, self._of_forgotten_key(inquire.key, (inquire.life, inquire.serial)))
+            return self._reply(inquire.publisher, self._of_forgotten_key(inquire.key, inquire.asked))
         coordinator = self.transactions.get(tx)
         if coordinator is None:
             return self._reply(inquire.publisher, self._of_forgotten(tx, inquire.key))
         return self._run(coordinator, coordinator.on_inquire(inquire))
 
-    def _of_forgotten_key(self, key: str, asked: tuple[int, int]) -> Outcome:
-        """A commit is kept until it is confirmed, so without one there was none; unless some had to be retired."""
-        status = Status.UNKNOWN if self.forgotten.keyed else Status.ABORTED
-        reason = "nothing is known under this key"
+    def _of_forgotten_key(self, key: str, asked: Asked) -> Outcome:
+        """Of a forgotten commit that it is finished; of what never was that it aborted, as long as that is certain."""
+        number = self.forgotten.keys.get(key)
+        if number is not None:
+            return Outcome(self.seat.tx(number), key, Status.FINISHED, reason="finished and forgotten", answers=asked)
+        status, reason = Status.ABORTED, "nothing is known under this key"
+        if self.forgotten.keys_lost:
+            status, reason = Status.UNKNOWN, f"{reason}: it did not commit, or that is forgotten"
         return Outcome(None, key, status, reason=reason, coordinator=self.seat.site, answers=asked)
 
     def _of_forgotten(self, tx: TxId, key: str) -> Outcome:
@@ -287,7 +290,7 @@ class CoordinatorDesk:
         """Of a commit that ends: that it was one, in the log before its record is dropped."""
         if coordinator.phase is not Phase.ENDED or not coordinator.took_effect():
             return []
-        return [Append("x", self.forgotten.add(coordinator.tx.number))]
+        return [Append("x", self.forgotten.add(coordinator.tx.number, coordinator.key))]
 
     def _after(self, coordinator: TxCoordinator) -> list[Batch]:
         if coordinator.phase is Phase.ENDED:
@@ -305,7 +308,6 @@ class CoordinatorDesk:
     def _retire(self) -> list[Batch]:
         """Too many outcomes that nobody confirms: the oldest is forgotten, and that it was is remembered."""
         oldest = self.transactions[next(iter(self.settled))]
-        self.forgotten.keyed = True
         return self._run(oldest, oldest.retire())
 
     def _reply(self, site: str, message: AnyMessage) -> list[Batch]:

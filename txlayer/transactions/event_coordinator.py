@@ -70,6 +70,11 @@ class EventCoordinator:
         within = first <= submit.number < first + self.limits.ahead
         return within and (submit.publisher, submit.number) not in self.early
 
+    def give_up(self, publisher: str) -> None:
+        """An event of this publisher was refused: what waits behind it will not be taken."""
+        for key in [key for key in self.early if key[0] == publisher]:
+            self.waiting -= len(self.early.pop(key).payload)
+
     def take_all(self, items: tuple[Item, ...], publisher: str) -> None:
         """One shot: all events are known at the start."""
         for item in items:

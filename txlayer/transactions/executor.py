@@ -82,6 +82,7 @@ class Executor:
     started: bool = False
     handler_attempt: int = 1
     gaps: int = 0
+    gap_at: int = 0
     doubts: int = 0
     reason: str = ""
     frames: dict[str, bytes] = field(default_factory=dict)
@@ -198,6 +199,8 @@ class Executor:
         if gap is None or self.state is not State.ACTIVE:
             self.gaps = 0
             return []
+        if gap[0] != self.gap_at:  # attempts count for each event that is missing
+            self.gap_at, self.gaps = gap[0], 0
         if self.gaps >= self.terms.delivery_attempts:
             return self._refuse(f"event {gap[0]} did not arrive")
         self.gaps += 1

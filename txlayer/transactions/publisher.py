@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from txlayer import messages as m
 from txlayer.effects import CancelTimer, Effect, Opened, Resolve, Send, SetTimer, Surface
-from txlayer.messages import Item, Outcome, Status, Terms, TxId
+from txlayer.messages import NOBODY, Asked, Item, Outcome, Status, Terms, TxId
 from txlayer.transactions.seat import Seat
 
 
@@ -34,6 +36,7 @@ class Publisher:
     unaccepted: dict[int, Item] = field(default_factory=dict)
     ending: str = ""
     reason: str = ""
+    late: str = ""
     outcome: Outcome | None = None
     confirmed: bool = False
     attempt: int = 0
@@ -55,7 +58,7 @@ class Publisher:
         if self.tx is None or self.ending:
             return [Surface("usage error", self.tx, f"{self.call}: publish between begin and commit")]
         if self.outcome is not None and self.outcome.final:
-            return []
+            return self._on_late_event("it has ended") if self.outcome.status is Status.COMMITTED else []
         self.submitted += 1
         self.unaccepted[self.submitted] = item
         return self._say(m.Submit(self.tx, self.seat.site, self.submitted, item))
@@ -140,7 +143,7 @@ class Publisher:
             first = self.outcome is None
             self.outcome = outcome
             return [Surface("distributed part aborted", outcome.tx, self.call)] if first else []
-        self.outcome = outcome
+        self.outcome = outcome = self._for_caller(outcome)
         self.tx = self.tx or outcome.tx
         self.unaccepted.clear()
         stop = [CancelTimer(("p", self.call, name)) for name in ("retry", "call")]
@@ -149,18 +152,35 @@ class Publisher:
     def on_refused(self, refused: m.Refused) -> list[Effect]:
         """The coordinator will not do it. Its name tells that from a census that was not fulfilled.
 
-        A question is never refused: that answers something said before.
+        A question is never refused: that answers something said before. An event may be, when another publisher has
+        called commit: who began the transaction or wants its commit hears of its outcome all the same.
         """
         if self.ending == "ask":
             return []
+        if refused.event and refused.tx == self.tx and (self.terms is not None or self.ending == "commit"):
+            return self._on_late_event(refused.reason)
         outcome = Outcome(
             refused.tx, self.call, Status.REFUSED, reason=refused.reason, by=self.coordinator, answers=refused.answers
         )
         return self.on_outcome(outcome)
 
+    def _on_late_event(self, reason: str) -> list[Effect]:
+        """An event is not in the transaction: if that commits, its outcome says so."""
+        self.late = f"not all events of {self.seat.site} are in it: {reason}"
+        self.unaccepted.clear()
+        if self.outcome is not None:
+            self.outcome = self._for_caller(self.outcome)
+        return [Surface("event refused", self.tx, f"{self.call}: {reason}")]
+
+    def _for_caller(self, outcome: Outcome) -> Outcome:
+        """The same whichever question it answers; of a commit, also that events came too late for it."""
+        reason = self.late if self.late and outcome.status is Status.COMMITTED else outcome.reason
+        return replace(outcome, reason=reason, answers=NOBODY)
+
     def on_votes_missing(self, missing: m.VotesMissing) -> list[Effect]:
-        """The caller may wait longer or abort."""
-        return [Surface("votes missing", missing.tx, self.call)]
+        """Who began it may wait longer or abort. Another who called commit hears why it waits, and may abort too."""
+        what = "votes missing" if self.terms is not None else "commit waits for votes"
+        return [Surface(what, missing.tx, self.call)]
 
     def on_timer(self, name: str) -> list[Effect]:
         """Say it again, or let the caller go."""
@@ -175,12 +195,15 @@ class Publisher:
         """Whether this speaks of the transaction of this call: a late copy may be of another one under its key."""
         if self.tx is not None:
             return answer.tx == self.tx
-        return answer.answers == (self.seat.life, self.serial)
+        return answer.answers == self._asked()
+
+    def _asked(self) -> Asked:
+        return (self.seat.incarnation, self.seat.life, self.serial)
 
     def _pending(self) -> list[m.AnyMessage]:
         """Everything that has not been answered."""
         if self.ending == "ask":
-            return [m.Inquire(self.seat.site, self.tx, self.key, self.seat.life, self.serial)]
+            return [m.Inquire(self.seat.site, self.tx, self.key, self._asked())]
         if self.tx is None:
             return [self._create()]
         if self.joining and not self.submitted:

@@ -32,9 +32,11 @@ class ChainReader:
     applying: TxId | None = None
     attempt: int = 0
     registration: int = 1
+    asked: int = 0
 
     def start(self) -> list[Effect]:
         """Ask to be registered; what the log says of an earlier time is kept."""
+        self.asked = 0
         return [*self._save(), *self._ask()]
 
     def resume(self) -> list[Effect]:
@@ -94,6 +96,7 @@ class ChainReader:
     def on_timer(self, name: str) -> list[Effect]:
         """Ask again, or try again."""
         if name == "ask":
+            self.asked += 1
             return self._ask()
         entry = self.buffer.get(self.upto + 1)
         if self.applying is None or entry is None:  # it fell behind in the meantime: a snapshot will have it
@@ -142,5 +145,5 @@ class ChainReader:
 
     def _ask(self) -> list[Effect]:
         follow = m.Follow(self.seat.site, self.kind, self.incarnation, self.types, self.upto, self.registration)
-        pause = self.seat.patience.backoff(self.seat.patience.in_doubt, self.attempt)
+        pause = self.seat.patience.backoff(self.seat.patience.in_doubt, self.asked)
         return [Send(self.coordinator, follow), SetTimer(("reader", self.key(), "ask"), pause)]

@@ -48,7 +48,7 @@ class TxCoordinator(Voting):
         ballot = Ballot({}, create.terms.settle_for)
         return cls(
             seat, tx, create.terms, create.key, create.publisher, create.life, census, events, ballot,
-            {create.publisher: (create.life, create.serial)},
+            {create.publisher: create.asked},
             seat.keyring.hashes(tx, seat.finishers), create.incarnation,
         )  # fmt: skip
 
@@ -85,7 +85,7 @@ class TxCoordinator(Voting):
 
     def on_create_again(self, create: m.Create) -> list[Effect]:
         """Its publisher repeats the creation: it missed the answer. Another site has no part in this, but its key."""
-        asked = (create.life, create.serial)
+        asked = create.asked
         if create.publisher != self.publisher:
             taken = f"a transaction of {self.publisher} has this key: ask what became of that, or use a key of your own"
             return [Send(create.publisher, m.Refused(self.key, None, taken, self.seat.site, asked))]
@@ -98,13 +98,12 @@ class TxCoordinator(Voting):
 
     def on_inquire(self, inquire: m.Inquire) -> list[Effect]:
         """A caller asks; one that knows the key may confirm."""
-        asked = (inquire.life, inquire.serial)
         if inquire.key == self.key:
-            self._may_confirm(inquire.publisher, asked)
+            self._may_confirm(inquire.publisher, inquire.asked)
         outcome = self.outcome or m.Outcome(self.tx, self.key, Status.PENDING, final=False)
         if self.phase is Phase.COMMITTED and self.decision is not None:
             outcome = replace(outcome, named=self.decision.final)
-        return [Send(inquire.publisher, replace(outcome, answers=asked))]
+        return [Send(inquire.publisher, replace(outcome, answers=inquire.asked))]
 
     def on_submit(self, submit: m.Submit) -> list[Effect]:
         """A publisher's event: number it and pass it on."""
@@ -112,14 +111,16 @@ class TxCoordinator(Voting):
         if self.restarted:  # which events are in is forgotten: only who called knows that its own were all in
             return [Send(publisher, self.outcome)] if self.outcome is not None and publisher in self.callers else []
         if not self.events.may_publish(publisher):
-            return [Send(publisher, m.Refused(self.key, self.tx, f"{publisher} may not publish in this transaction"))]
+            return [self._refuse_event(submit, f"{publisher} may not publish in this transaction")]
         if submit.number <= self.events.upto(publisher):
             return [Send(publisher, m.Accepted(self.tx, publisher, self.events.upto(publisher)))]
         if self.called or self.phase not in (Phase.OPEN, Phase.ABORTED):
-            return [Send(publisher, m.Refused(self.key, self.tx, "the transaction takes no more events"))]
+            return [self._refuse_event(submit, "the transaction takes no more events")]
         over = self.events.over_limit(submit)
         if over:
-            return [Send(publisher, m.Refused(self.key, self.tx, over)), *self._withdraw(over, publisher)]
+            self.events.give_up(publisher)
+            ends = self._withdraw(over, publisher) if self.events.may_end(publisher) else []
+            return [self._refuse_event(submit, over), *ends]
         taken = self.events.on_submit(submit)
         effects: list[Effect] = [Broadcast(self.terms.type, m.Event(self.tx, event)) for event in taken]
         if self.terms.visibility is Visibility.PUBLIC:
@@ -127,6 +128,9 @@ class TxCoordinator(Voting):
         if taken:
             effects.append(Send(publisher, m.Accepted(self.tx, publisher, self.events.upto(publisher))))
         return effects + self._call_if_complete()
+
+    def _refuse_event(self, submit: m.Submit, reason: str) -> Send:
+        return Send(submit.publisher, m.Refused(self.key, self.tx, reason, event=submit.number))
 
     def on_commit_request(self, request: m.CommitRequest) -> list[Effect]:
         """A publisher commits: as soon as all its events are in."""

@@ -96,7 +96,8 @@ class Voting(Coordinated):
         if ruling is not None:
             return self._rule(ruling)
         missing = m.VotesMissing(self.tx, len(self.ballot.missing()), self.attempt)
-        return [Send(self.publisher, missing), self._timer("votes", self.terms.vote_within)]
+        told = dict.fromkeys((self.publisher, self._caller()))
+        return [*(Send(site, missing) for site in told), self._timer("votes", self.terms.vote_within)]
 
     def on_presence_lost(self, lost: PresenceChanged, back: bool) -> list[Effect]:
         """A life of a site has ended, and it may be back in its next: as a member that gave its name it votes no.

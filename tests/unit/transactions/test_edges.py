@@ -9,6 +9,7 @@ from txlayer.effects import (
     BeginCall,
     CommitCall,
     ConfirmCall,
+    FollowCall,
     LeaveCall,
     PublishCall,
     Received,
@@ -301,3 +302,33 @@ def test_follower_that_has_all_entries_but_is_still_applying_them_is_not_stale()
     assert reader.upto == 4
     reader.on_stale(m.Stale("c", "log", ChainKind.COMMITS, low=6))
     assert reader.stale, "entry 5 is gone and never came"
+
+
+# How often something is tried
+
+
+def test_delivery_attempts_count_for_each_missing_event() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    bench.give("p", BeginCall("k", Terms("orders", limit=Limit.DISTRIBUTED, delivery_attempts=2), "p"))
+    bench.lose = lambda target, message: target == "a" and isinstance(message, m.Event)
+    for number in range(6):
+        bench.give("p", PublishCall("k", Item("orders", b"%d" % number)))
+    events = [message for target, message in bench.sent if target == "a" and isinstance(message, m.Event)]
+    bench.lose = lambda target, message: isinstance(message, m.Resend)
+    for missing in (0, 2, 4):
+        bench.give("a", Received(events[missing + 1], b"frame"))
+        bench.fire("a", "gap")
+        bench.give("a", Received(events[missing], b"frame"))
+    bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.COMMITTED
+
+
+def test_reader_that_nobody_answers_asks_less_and_less_often() -> None:
+    bench = Bench(Site("f"))
+    bench.give("f", FollowCall("gone", "log", ChainKind.COMMITS, ("orders",)))
+    pauses = []
+    for _ in range(4):
+        (pause,) = [seconds for key, seconds in bench.sites["f"].timers.items() if key[2] == "ask"]
+        pauses.append(pause)
+        bench.fire("f", "ask")
+    assert pauses == sorted(set(pauses))

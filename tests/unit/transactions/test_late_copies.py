@@ -1,12 +1,24 @@
 """Copies that come late: of what was said to an earlier try, or in an earlier registration."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from txlayer import messages as m
-from txlayer.effects import AbortCall, AskCall, BeginCall, CommitCall, ConfirmCall, FollowCall, PublishCall, Received
+from txlayer.effects import (
+    AbortCall,
+    AskCall,
+    BeginCall,
+    CommitCall,
+    ConfirmCall,
+    FollowCall,
+    PresenceChanged,
+    PublishCall,
+    Received,
+)
 from txlayer.messages import ChainKind, Conditions, Item, Limit, Scope, Status, Terms
+from txlayer.transactions.participant import Participant
 from txlayer.transactions.seat import Bounds
 
 from .bench import Bench, Site, member
@@ -19,17 +31,21 @@ def kind(*kinds: type[m.Message]) -> Callable[[str, m.AnyMessage], bool]:
     return lambda target, message: isinstance(message, kinds)
 
 
+def said(bench: Bench, wanted: type[m.Message]) -> list[m.AnyMessage]:
+    return [message for _, message in bench.sent if isinstance(message, wanted)]
+
+
 def deliver(bench: Bench, site: str, message: m.AnyMessage) -> None:
     bench.give(site, Received(message, b"frame"))
 
 
-def failed_once() -> tuple[Bench, m.Outcome]:
+def failed_once() -> tuple[Bench, m.AnyMessage]:
     """A first try under the key `k` has aborted, and its caller knows."""
     bench = Bench(Site("p"), Site("c"), Site("a", member()))
     bench.sites["a"].handlers.failing = ["x"]
     bench.give("p", BeginCall("k", SHOT, "c", ITEMS))
-    (first,) = bench.sites["p"].outcomes.pop("k")
-    assert first.status is Status.ABORTED
+    (first,) = said(bench, m.Outcome)
+    assert bench.sites["p"].outcomes.pop("k")[0].status is Status.ABORTED
     bench.give("p", ConfirmCall("k"))
     bench.sites["a"].handlers.failing = []
     return bench, first
@@ -61,12 +77,26 @@ def test_outcome_of_an_earlier_try_is_no_answer_to_a_question_by_key(restarted: 
     assert [outcome.status for outcome in bench.sites["p"].outcomes["asks"]] == [Status.COMMITTED]
 
 
+def test_outcome_of_an_earlier_try_does_not_answer_one_under_a_new_log() -> None:
+    bench, first = failed_once()
+    publisher = bench.sites["p"]
+    assert publisher.participant.serial == 1
+    publisher.participant = Participant(replace(publisher.seat(), incarnation="another log"))
+    bench.give("c", PresenceChanged("p", 1, True, ("orders",), incarnation="another log"))
+    bench.give("p", PresenceChanged("c", 1, True, ("orders",)))
+    bench.lose = kind(m.Outcome)
+    bench.give("p", BeginCall("k", SHOT, "c", ITEMS))
+    deliver(bench, "p", first)
+    assert bench.sites["a"].resource.values, "the second try has committed"
+    assert "k" not in publisher.outcomes
+
+
 def test_refusal_of_an_earlier_try_does_not_refuse_the_next_under_the_same_key() -> None:
     bench = Bench(Site("p"), Site("c", bounds=Bounds(open_transactions=1)), Site("a", member()))
     bench.give("c", BeginCall("full", Terms("orders"), "c"))
     bench.give("p", BeginCall("k", SHOT, "c", ITEMS))
     assert bench.sites["p"].outcomes.pop("k")[0].status is Status.REFUSED
-    (refused,) = [message for _, message in bench.sent if isinstance(message, m.Refused)]
+    (refused,) = said(bench, m.Refused)
     bench.give("p", ConfirmCall("k"))
     bench.give("c", AbortCall("full", "room"))
     bench.lose = kind(m.Outcome)
@@ -79,9 +109,10 @@ def test_refusal_of_an_earlier_try_does_not_refuse_the_next_under_the_same_key()
 def test_what_is_said_of_an_earlier_try_does_not_touch_one_that_is_open() -> None:
     bench = Bench(Site("p"), Site("c"), Site("a", member()))
     bench.give("p", BeginCall("k", Terms("orders", limit=Limit.DISTRIBUTED), "c"))
-    (created,) = [message for _, message in bench.sent if isinstance(message, m.Created)]
+    (created,) = said(bench, m.Created)
     bench.give("p", AbortCall("k", "not now"))
-    (first,) = bench.sites["p"].outcomes.pop("k")
+    (first,) = said(bench, m.Outcome)
+    bench.sites["p"].outcomes.clear()
     bench.give("p", ConfirmCall("k"))
     bench.lose = kind(m.Created)
     bench.give("p", BeginCall("k", Terms("orders", limit=Limit.DISTRIBUTED), "c"))
@@ -118,13 +149,9 @@ def followed() -> Bench:
     return bench
 
 
-def registrations(bench: Bench) -> list[m.Follow]:
-    return [message for _, message in bench.sent if isinstance(message, m.Follow)]
-
-
 def test_registration_that_comes_late_does_not_hide_from_a_reader_what_it_missed() -> None:
     bench = followed()
-    (late,) = registrations(bench)
+    (late,) = said(bench, m.Follow)
     bench.lose = kind(m.Commit, m.Stale, m.Followed)
     commit(bench, "two", "three", "four", "five")
     deliver(bench, "p", late)
@@ -139,7 +166,7 @@ def test_registration_that_comes_late_does_not_hide_from_a_reader_what_it_missed
 
 def test_registration_that_comes_late_does_not_take_types_away() -> None:
     bench = followed()
-    (late,) = registrations(bench)
+    (late,) = said(bench, m.Follow)
     follow(bench, "orders", "stock")
     deliver(bench, "p", late)
     commit(bench, "two", event_type="stock")

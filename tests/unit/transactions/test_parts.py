@@ -236,13 +236,13 @@ def test_pauses_grow_up_to_the_longest() -> None:
 def test_forgotten_commits_are_told_from_aborts_for_as_long_as_there_is_room() -> None:
     forgotten = Forgotten()
     for number in range(1, 2 * KEPT, 2):
-        record = forgotten.add(number)
+        record = forgotten.add(number, "")
     assert 1 in forgotten
     assert 2 not in forgotten
     forgotten = Forgotten.of(record)
-    record = forgotten.add(2 * KEPT + 1)
+    record = forgotten.add(2 * KEPT + 1, "")
     assert len(record.commits) == KEPT
     assert 2 not in forgotten, "the oldest range ended before it"
-    forgotten.add(2 * KEPT + 3)
+    forgotten.add(2 * KEPT + 3, "")
     assert 2 in forgotten, "it may have committed: nobody knows any more"
     assert 4 not in forgotten

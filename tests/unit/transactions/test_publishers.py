@@ -2,11 +2,15 @@
 
 import pytest
 
-from txlayer.effects import AskCall, BeginCall, CommitCall, JoinCall, PublishCall
+from txlayer import messages as m
+from txlayer.effects import AbortCall, AskCall, BeginCall, CommitCall, ConfirmCall, JoinCall, PublishCall
 from txlayer.messages import Access, Conditions, Item, Limit, Status, Terms, TxId
+from txlayer.transactions.event_coordinator import EventCoordinator, Limits
+from txlayer.transactions.forgotten import KEYS, Forgotten
 
 from .bench import Bench, Site, member
 
+TX = TxId("c", "log", 5, "ab")
 SHOT = Terms("orders", limit=Limit.DISTRIBUTED, one_shot=True, require=Conditions(only=("a",)))
 SHARED = Terms("orders", access=Access.MULTI, committers=("q",), limit=Limit.DISTRIBUTED)
 
@@ -56,3 +60,125 @@ def test_key_stays_with_its_publisher_when_another_one_called_commit(finishers: 
     bench.give("p", BeginCall("k", SHARED, "c"))
     bench.fire("p", "retry", "p")
     assert told(bench, "p", "k") == [Status.COMMITTED]
+
+
+def test_event_over_the_limit_ends_nothing_for_those_who_may_not_end_it() -> None:
+    bench, tx = together(Terms("orders", access=Access.MULTI, limit=Limit.DISTRIBUTED))
+    publish(bench, "p", "k", b"of p")
+    publish(bench, "q", "j", b"small")
+    publish(bench, "q", "j", b"x" * (Limits().bytes + 1))
+    assert told(bench, "q", "j") == [Status.REFUSED]
+    assert "limits.bytes" in bench.sites["q"].outcomes["j"][0].reason
+    assert told(bench, "p", "k") == []
+    bench.give("p", CommitCall("k"))
+    assert told(bench, "p", "k") == [Status.COMMITTED]
+    assert list(bench.sites["a"].resource.values) == ["of p", "small"]
+    assert not bench.sites["c"].participant.coordinator.transactions[tx].events.early
+
+
+def test_what_waits_behind_a_refused_event_does_not_count_any_more() -> None:
+    events = EventCoordinator(Terms("t", access=Access.MULTI), "p", Limits(bytes=30))
+    for publisher in ("p", "q"):
+        events.on_submit(m.Submit(TX, publisher, 2, Item("t", b"x" * 10)))
+    events.give_up("q")
+    assert (list(events.early), events.waiting) == ([("p", 2)], 10)
+
+
+def test_event_over_the_limit_of_one_who_may_end_the_transaction_ends_it() -> None:
+    bench, _ = together()
+    publish(bench, "p", "k", b"x" * (Limits().bytes + 1))
+    assert told(bench, "p", "k") == [Status.ABORTED]
+    assert "limits.bytes" in bench.sites["p"].outcomes["k"][0].reason
+
+
+@pytest.mark.parametrize("when", ["voting", "committed", "called too"])
+def test_who_began_it_hears_of_the_commit_that_another_called_and_of_its_events_that_were_late(when: str) -> None:
+    bench, _ = together()
+    publish(bench, "p", "k", b"first")
+    if when != "committed":
+        bench.lose = lambda target, message: isinstance(message, m.Vote)
+    bench.give("q", CommitCall("j"))
+    publish(bench, "p", "k", b"second")
+    if when == "called too":
+        bench.give("p", CommitCall("k"))
+    bench.lose = lambda target, message: False
+    bench.fire("c", "retry", "c")
+    assert told(bench, "q", "j") == [Status.COMMITTED]
+    assert list(bench.sites["a"].resource.values) == ["first"]
+    assert [surface.what for surface in bench.sites["p"].surfaced] == ["event refused"]
+    if when != "called too":
+        bench.give("p", CommitCall("k"))
+    outcome = bench.sites["p"].outcomes["k"][-1]
+    assert outcome.status is Status.COMMITTED
+    assert "not all events of p are in it" in outcome.reason
+
+
+def test_committer_whose_event_was_late_still_hears_of_the_outcome() -> None:
+    bench, _ = together()
+    bench.lose = lambda target, message: isinstance(message, m.Vote)
+    bench.give("p", CommitCall("k"))
+    bench.give("q", PublishCall("j", Item("orders", b"late")))
+    assert told(bench, "q", "j") == [Status.REFUSED], "without a commit call its events are all it is about"
+    bench, _ = together()
+    bench.lose = lambda target, message: isinstance(message, m.Submit | m.Vote)
+    publish(bench, "q", "j", b"late")
+    bench.give("p", CommitCall("k"))
+    bench.give("q", CommitCall("j"))
+    bench.lose = lambda target, message: False
+    bench.fire("q", "retry", "p")
+    assert told(bench, "q", "j") == []
+    bench.fire("c", "retry", "c")
+    bench.fire("q", "retry", "p")
+    assert told(bench, "q", "j") == [Status.COMMITTED]
+    assert "not all events of q are in it" in bench.sites["q"].outcomes["j"][0].reason
+
+
+def test_missing_votes_are_told_to_who_called_and_to_who_began() -> None:
+    bench, _ = together()
+    bench.lose = lambda target, message: isinstance(message, m.Vote)
+    bench.give("q", CommitCall("j"))
+    bench.fire("c", "votes")
+    assert [surface.what for surface in bench.sites["p"].surfaced] == ["votes missing"]
+    assert [surface.what for surface in bench.sites["q"].surfaced] == ["commit waits for votes"]
+    bench.give("q", AbortCall("j", "not that long"))
+    assert told(bench, "p", "k") == told(bench, "q", "j") == [Status.ABORTED]
+
+
+def confirmed_commits(*keys: str) -> Bench:
+    bench = Bench(Site("p"), Site("q"), Site("c"), Site("a", member()))
+    for key in keys:
+        bench.give("p", BeginCall(key, SHOT, "c", (Item("orders", key.encode()),)))
+        bench.give("p", ConfirmCall(key))
+    assert not bench.sites["c"].participant.coordinator.transactions
+    return bench
+
+
+def asked(bench: Bench, key: str) -> Status:
+    bench.give("q", AskCall("asks", "c", key=key))
+    (outcome,) = bench.sites["q"].outcomes.pop("asks")
+    bench.give("q", ConfirmCall("asks"))
+    return outcome.status
+
+
+def test_confirmed_commit_is_never_called_aborted_by_its_key() -> None:
+    bench = confirmed_commits("k")
+    assert asked(bench, "k") is Status.FINISHED
+    assert asked(bench, "never heard of") is Status.ABORTED
+    bench.restart("c")
+    assert asked(bench, "k") is Status.UNKNOWN
+    assert asked(bench, "never heard of") is Status.UNKNOWN, "it might be one of those that are forgotten"
+
+
+def test_commits_that_nobody_can_ask_for_by_key_leave_the_answer_to_others_certain() -> None:
+    bench = confirmed_commits(f"{m.NAMELESS}1")
+    bench.restart("c")
+    assert asked(bench, "never heard of") is Status.ABORTED
+
+
+def test_keys_of_forgotten_commits_are_kept_up_to_a_bound() -> None:
+    forgotten = Forgotten()
+    for number in range(KEYS):
+        forgotten.add(number, f"k{number}")
+    assert not forgotten.keys_lost
+    forgotten.add(KEYS, "one more")
+    assert (len(forgotten.keys), "k0" in forgotten.keys, forgotten.keys_lost) == (KEYS, False, True)
