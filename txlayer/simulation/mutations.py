@@ -382,10 +382,12 @@ _ON_PUBLISHER = CoordinatorDesk._on_publisher
 
 
 def key_unknown(self: CoordinatorDesk, inquire: m.Inquire) -> list[Any]:
-    if inquire.tx is None:
-        asked = (inquire.life, inquire.serial)
-        return self._reply(inquire.publisher, self._of_forgotten_key(inquire.key, asked))
-    return _ON_INQUIRE(self, inquire)
+    if inquire.tx is not None:
+        return _ON_INQUIRE(self, inquire)
+    keys, self.keys = self.keys, {}
+    batches = _ON_INQUIRE(self, inquire)
+    self.keys = keys
+    return batches
 
 
 _ON_INQUIRE = CoordinatorDesk.on_inquire
