@@ -121,15 +121,20 @@ class Transacting:
         return BEGIN_SECONDS + (self.plan.terms.census_within if self.plan is not None else 0.0)
 
     def give_up(self) -> Outcome:
-        """The coordinator did not answer. Without a commit call nothing can commit, so this is definite."""
+        """The coordinator did not answer: nothing more is said to it.
+
+        What nobody else can commit is then aborted. Others may commit what was joined or has committers, and a key may
+        name what has committed before.
+        """
         self.ended = True
-        where = self.plan.coordinator if self.plan is not None else getattr(self.call.tx, "coordinator", "")
-        if self.joined:
-            self.leave()
-        else:
+        if self.call.tx is not None and not self.joined:
             self.engine.post(AbortCall(self.call.name, "its publisher gave up waiting for the coordinator"))
+        self.leave()
+        where = self.plan.coordinator if self.plan is not None else getattr(self.call.tx, "coordinator", "")
         reason = f"no answer from coordinator {where!r} within {self.begin_within()} s"
-        return Outcome(self.call.tx, self.call.name, Status.ABORTED, reason=reason)
+        definite = self.plan is not None and not self.plan.key and not self.plan.terms.committers
+        status = Status.ABORTED if definite else Status.PENDING
+        return Outcome(self.call.tx, self.call.name, status, reason=reason, final=definite)
 
     def not_opened(self, outcome: Outcome) -> Outcome:
         """The first answer was an outcome: it was refused, or its key names one that has ended."""
@@ -249,7 +254,10 @@ def raise_for(outcome: Outcome) -> Outcome:
         case Status.REFUSED:
             raise CensusUnfulfilled(f"census not fulfilled: {outcome.reason}", outcome)
         case Status.PENDING:
-            raise OutcomeUnknown(f"the outcome of {outcome.tx} is not known yet: ask site.outcome(...) later", outcome)
+            keyed = f"the key {outcome.key.removeprefix(KEY)!r}" if outcome.key.startswith(KEY) else "the transaction"
+            what = outcome.tx or keyed
+            because = f" ({outcome.reason})" if outcome.reason else ""
+            raise OutcomeUnknown(f"the outcome of {what} is not known yet{because}: ask site.outcome(...)", outcome)
         case _:
             raise OutcomeUnknown(f"{outcome.tx}: {outcome.reason}", outcome)
 

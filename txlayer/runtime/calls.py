@@ -50,14 +50,14 @@ class Calls:
         with self._lock:
             return self.open.setdefault(name, Call(name, tx))
 
-    def ask(self, name: str, tx: TxId | None) -> tuple[Call, Future[Answer]]:
-        """A question about a transaction: the answer is there if this site knows it."""
+    def ask(self, name: str, tx: TxId | None) -> tuple[Call, Future[Answer], bool]:
+        """A question about a transaction: the answer is there if this site knows it. Last, whether the call is new."""
         known = self.known.get(tx) if tx is not None else None
-        own = self.of(tx) if tx is not None else None
+        own = self.of(tx) if tx is not None else self.open.get(name)
         call = own or self.add(name, tx)
         if known is not None:
             call.outcome = known
-        return call, self.wait(call)
+        return call, self.wait(call), own is None
 
     def wait(self, call: Call) -> Future[Answer]:
         """The next answer to this call; at once if it is final already."""
