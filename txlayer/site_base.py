@@ -266,7 +266,7 @@ class SiteBase:
         vote_within: float = 5.0,
         complete_within: float = 60.0,
         delivery_attempts: int = 8,
-        on_votes_missing: Callable[[TxId | None], float] | None = None,
+        on_votes_missing: Callable[[TxId | None], float | None] | None = None,
         within: float = 30.0,
     ) -> Plan:
         self._engine.check()

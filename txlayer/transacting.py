@@ -47,7 +47,7 @@ class Plan:
     coordinator: str
     key: str = ""
     predicate: Predicate | None = None
-    on_votes_missing: Callable[[TxId | None], float] | None = None
+    on_votes_missing: Callable[[TxId | None], float | None] | None = None
     within: float = 30.0
 
 
@@ -94,7 +94,7 @@ class Transacting:
     def publish(self, value: Any, type: str | None, attributes: Mapping[str, Any] | None) -> None:
         """Submit an event."""
         self.check_open("publish")
-        item = make_item(self.engine, value, type if type is not None else self.type, attributes)
+        item = make_item(self.engine, value, type if type is not None else self.type or self.call.type, attributes)
         check_size(self.engine, self.submitted + 1, self.bytes + len(item.payload))
         self.submitted += 1
         self.bytes += len(item.payload)

@@ -466,6 +466,10 @@ def test_missing_votes_abort_or_are_waited_for(sites: Sites) -> None:
     tx.publish("x")
     with pytest.raises(TransactionAborted, match="votes are missing"):
         tx.commit()
+    tx = publisher.transaction(type, vote_within=0.2, on_votes_missing=lambda tx: None).start()
+    tx.publish("x")
+    with pytest.raises(TransactionAborted, match="votes are missing"):
+        tx.commit()
     asked: list[Any] = []
 
     def wait_longer(tx: Any) -> float:

@@ -28,6 +28,8 @@ class Call:
     name: str
     tx: TxId | None = None
     members: int = 0
+    type: str = ""
+    """Of a transaction that was joined."""
     outcome: Outcome | None = None
     """The final one."""
     aborting: str = ""
@@ -85,7 +87,7 @@ class Calls:
         """A transaction takes events."""
         call = self.open.get(effect.call)
         if call is not None:
-            call.tx, call.members = effect.tx, effect.members
+            call.tx, call.members, call.type = effect.tx, effect.members, effect.type
             self._answer(call, effect)
 
     def on_resolve(self, effect: Resolve) -> None:
