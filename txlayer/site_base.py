@@ -16,7 +16,7 @@ from txlayer.adapters.base import check_label
 from txlayer.effects import AskCall, ConfirmCall, FollowCall, LeaveCall, Predicate, Surface
 from txlayer.errors import OutcomeUnknown, UsageError
 from txlayer.event_types import EventTypes, check_type_name, declared
-from txlayer.filters import Where
+from txlayer.filters import Where, text
 from txlayer.logs.port import Disk
 from txlayer.logs.register import Register
 from txlayer.messages import (
@@ -321,7 +321,7 @@ class SiteBase:
         self._engine.check()
         name = self._type_name(type) if type is not None else ""
         tx = parse_txid(id) if isinstance(id, str) else id
-        wanted = {str(key): str(value) for key, value in (attributes or {}).items()}
+        wanted = {str(key): text(value) for key, value in (attributes or {}).items()}
         if tx is None and not name:
             raise UsageError("join by id, or by type and attributes")
 
@@ -450,4 +450,4 @@ def parse_txid(text: str) -> TxId:
 
 
 def _attributes(given: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((str(name), str(value)) for name, value in (given or {}).items()))
+    return tuple(sorted((str(name), text(value)) for name, value in (given or {}).items()))

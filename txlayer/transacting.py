@@ -24,6 +24,7 @@ from txlayer.errors import (
     UsageError,
 )
 from txlayer.event_types import EventType, declared
+from txlayer.filters import text
 from txlayer.messages import NAMELESS, Item, Outcome, Status, Terms, TxId
 from txlayer.resources.port import Resource
 from txlayer.runtime.calls import Answer, Call, fulfil
@@ -226,7 +227,7 @@ def make_item(engine: Engine, value: Any, type: str, attributes: Mapping[str, An
         engine.application.types.declare(declared(value.__class__))
     engine.application.types.check(type, value)
     payload, headers = engine.application.payloads.encode(value)
-    headers.update({name: str(value) for name, value in (attributes or {}).items()})
+    headers.update({name: text(value) for name, value in (attributes or {}).items()})
     return Item(type, payload, tuple(sorted(headers.items())))
 
 
