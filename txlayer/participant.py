@@ -195,6 +195,13 @@ def _maker(handler: Handler, compensate: Callable[[Any, Event], Any] | None) -> 
             raise UsageError(f"{handler.__name__} is no Participant: derive it from txlayer.Participant")
         if compensate is not None:
             raise UsageError("a Participant has on_compensate; compensate= is for functions")
+        try:
+            inspect.signature(handler).bind()
+        except TypeError as exc:
+            raise UsageError(
+                f"one {handler.__name__} is made for each transaction, without arguments ({exc}): give its constructor "
+                "defaults, or subscribe an instance"
+            ) from exc
         return handler
     if isinstance(handler, Participant):
         return lambda: handler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -169,6 +170,29 @@ def test_a_failing_handler_is_called_again_as_often_as_it_asks_for(sites: Sites)
     sites.know(publisher, type, member)
     publisher.send(type, ["once"])
     eventually(lambda: ledger.values == {"attempt 3": "once"})
+
+
+def test_a_constructor_holds_up_its_own_transaction_alone(memory_sites: Sites) -> None:
+    slow, quick, go_on = memory_sites.name("slow"), memory_sites.name("quick"), threading.Event()
+
+    class Slow(Participant):
+        def __init__(self) -> None:
+            assert go_on.wait(DEADLINE)
+
+        def on_event(self, tx: MemberTransaction, event: Event) -> None: ...
+
+    member = memory_sites.make("a")
+    member.subscribe(slow, Slow)
+    member.subscribe(quick, lambda tx, event: None)
+    member.start()
+    publisher = memory_sites.start("p")
+    memory_sites.know(publisher, quick, member)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(publisher.send, slow, ["x"])
+        eventually(lambda: member._engine.members.known, "its census has begun")
+        assert publisher.send(quick, ["y"], census_within=DEADLINE / 2).members == 1
+        go_on.set()
+        assert waiting.result(DEADLINE).members == 1
 
 
 def test_a_compensatable_member_undoes_in_reverse_order(sites: Sites) -> None:

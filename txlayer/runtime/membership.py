@@ -79,6 +79,19 @@ async def _await(awaitable: Any) -> Any:
 
 
 @dataclass(slots=True, eq=False)
+class Part:
+    """What one subscriber does in one transaction. Its participant is made by the first thread that calls it."""
+
+    subscriber: Subscriber
+    _made: Participant | None = None
+
+    def participant(self) -> Participant:
+        """Runs the constructor of an application's class: on its threads alone."""
+        self._made = self._made or self.subscriber.make()
+        return self._made
+
+
+@dataclass(slots=True, eq=False)
 class Membership:
     """One transaction at this site: what its handlers hold, and the handlers."""
 
@@ -88,8 +101,8 @@ class Membership:
     terms: Terms | None
     application: Application
     subscribers: list[Subscriber]
-    participants: list[Participant] = field(default_factory=list)
-    listeners: list[Participant] = field(default_factory=list)
+    participants: list[Part] = field(default_factory=list)
+    listeners: list[Part] = field(default_factory=list)
     since: float = field(default_factory=time.monotonic)
     consented: bool = False
     """The application was asked for its last word."""
@@ -152,19 +165,18 @@ class Membership:
 
     def choose(self) -> ScopeChosen:
         """Ask the application how to take part."""
-        chosen: list[tuple[Scope, Subscriber, Participant]] = []
+        chosen: list[tuple[Scope, Part]] = []
         attributes: dict[str, str] = {}
         for subscriber in self.subscribers:
-            participant = subscriber.make()
-            answer = self._ask(subscriber, participant)
+            part = Part(subscriber)
+            answer = self._ask(subscriber, part)
             if isinstance(answer, tuple):
                 attributes.update({name: text(value) for name, value in answer[1].items()})
-            chosen.append((answer[0] if isinstance(answer, tuple) else answer, subscriber, participant))
-        scope = max((scope for scope, _, _ in chosen), key=_STRENGTH.__getitem__, default=Scope.NONE)
-        self.listeners = [p for s, _, p in chosen if s is Scope.NON_TRANSACTIONAL]
-        taking = [(s, p) for wanted, s, p in chosen if _STRENGTH[wanted] > 1]
-        self.participants = [p for _, p in taking]
-        self.subscribers = [s for s, _ in taking]
+            chosen.append((answer[0] if isinstance(answer, tuple) else answer, part))
+        scope = max((scope for scope, _ in chosen), key=_STRENGTH.__getitem__, default=Scope.NONE)
+        self.listeners = [part for wanted, part in chosen if wanted is Scope.NON_TRANSACTIONAL]
+        self.participants = [part for wanted, part in chosen if _STRENGTH[wanted] > 1]
+        self.subscribers = [part.subscriber for part in self.participants]
         return self._choice(scope, attributes)
 
     def _choice(self, scope: Scope, attributes: Mapping[str, str]) -> ScopeChosen:
@@ -176,11 +188,11 @@ class Membership:
             max((s.attempts for s in taking), default=1), tuple(sorted(attributes.items())),
         )  # fmt: skip
 
-    def _ask(self, subscriber: Subscriber, participant: Participant) -> Answer:
+    def _ask(self, subscriber: Subscriber, part: Part) -> Answer:
         answer: Answer | None = None
         if subscriber.asks:
             try:
-                answer = self.application.run(participant.on_join(self))
+                answer = self.application.run(part.participant().on_join(self))
             except Exception:
                 _logger.exception("on_join of %s failed: it does not take part", subscriber.type)
                 return Scope.NONE
@@ -201,7 +213,7 @@ class Membership:
 
     def after_restart(self) -> Membership:
         """Participants anew: what they kept in memory is gone."""
-        self.participants = [s.make() for s in self.subscribers]
+        self.participants = [Part(s) for s in self.subscribers]
         return self
 
     # What `UnitWork` calls
@@ -210,8 +222,8 @@ class Membership:
         """One event, to all participants."""
         self._unit = tx
         seen = self._read(tx, event)
-        for participant in self.participants:
-            self._call(lambda p: self._do(p.on_event(self, seen)), participant)
+        for part in self.participants:
+            self._call(lambda p: self._do(p.on_event(self, seen)), part)
         for listener in self.listeners:
             self._quietly(lambda p: p.on_event(self, seen), listener, "on_event")
 
@@ -219,8 +231,8 @@ class Membership:
         """Undo one event; a resource's work is part of the unit that undoes."""
         self._unit = undo_of(tx)
         seen = self._read(tx, event)
-        for participant in reversed(self.participants):
-            self._call(lambda p: self._do(p.on_compensate(self, seen)), participant)
+        for part in reversed(self.participants):
+            self._call(lambda p: self._do(p.on_compensate(self, seen)), part)
 
     def notify(self, event: Numbered) -> None:
         """One event outside any transaction."""
@@ -234,16 +246,16 @@ class Membership:
 
     def prepare(self) -> None:
         """The application's last word."""
-        for participant in self.participants:
-            self._call(lambda p: p.on_prepare(self), participant)
+        for part in self.participants:
+            self._call(lambda p: p.on_prepare(self), part)
 
     def ended(self, commit: bool) -> None:
         """Tell the application. It cannot object."""
-        for participant in self.participants:
+        for part in self.participants:
             if commit:
-                self._quietly(lambda p: p.on_commit(self), participant, "on_commit")
+                self._quietly(lambda p: p.on_commit(self), part, "on_commit")
             else:
-                self._quietly(lambda p: p.on_abort(self), participant, "on_abort")
+                self._quietly(lambda p: p.on_abort(self), part, "on_abort")
 
     def _read(self, tx: TxId, event: Numbered) -> Event:
         try:
@@ -261,18 +273,18 @@ class Membership:
             resource.add(self._unit, result)
             self._hand(resource, known)
 
-    def _call(self, act: Callable[[Participant], Any], participant: Participant) -> None:
+    def _call(self, act: Callable[[Participant], Any], part: Part) -> None:
         try:
-            self.application.run(act(participant))
+            self.application.run(act(part.participant()))
         except (HandlerFailed, ResourceError):
             raise
         except Exception as exc:
             _logger.info("a handler of %s failed", self.id, exc_info=True)
             raise HandlerFailed(f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__) from exc
 
-    def _quietly(self, act: Callable[[Participant], Any], participant: Participant, what: str) -> None:
+    def _quietly(self, act: Callable[[Participant], Any], part: Part, what: str) -> None:
         try:
-            self.application.run(act(participant))
+            self.application.run(act(part.participant()))
         except Exception:
             _logger.exception("%s of %s failed", what, self.id)
 
