@@ -8,16 +8,19 @@ from txlayer.messages import Conditions
 
 def at_least(count: int) -> Conditions:
     """So many members or more."""
-    if count < 0:
-        raise UsageError(f"at_least({count}): a count is not negative")
+    _check_count("at_least", count)
     return Conditions(at_least=count)
 
 
 def at_most(count: int) -> Conditions:
     """No more members than this; later answers are turned away."""
-    if count < 0:
-        raise UsageError(f"at_most({count}): a count is not negative")
+    _check_count("at_most", count)
     return Conditions(at_most=count)
+
+
+def _check_count(name: str, count: object) -> None:
+    if not isinstance(count, int) or count < 0:
+        raise UsageError(f"{name}({count!r}): a count is a whole number, not negative")
 
 
 def named(*sites: str) -> Conditions:

@@ -275,6 +275,9 @@ class SiteBase:
         for given, kind in ((limit, Limit), (access, Access), (visibility, Visibility)):
             if not isinstance(given, kind):
                 raise UsageError(f"{given!r}: use one of {', '.join(f'{kind.__name__}.{one.name}' for one in kind)}")
+        for option, condition in (("require", require), ("settle_for", settle_for)):
+            if condition is not None and not isinstance(condition, Conditions):
+                raise UsageError(f"{option}={condition!r}: write {option}=at_least(2), named('a', 'b'), ...")
         if predicate is not None and not callable(predicate):
             raise UsageError("a predicate is a function of the members' answers")
         if name in self._enlisted:

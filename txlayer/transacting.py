@@ -72,7 +72,8 @@ class Transacting:
         engine.check()
         name = plan.key or f"{CALL}{secrets.token_hex(8)}"
         if plan.key and name in engine.calls.open and not plan.terms.one_shot:
-            raise UsageError(f"a transaction with key {name!r} is open in this site")
+            key = name.removeprefix(KEY)
+            raise UsageError(f"a transaction with key {key!r} is open in this site: outcome(key={key!r}) tells its end")
         call = engine.calls.add(name)
         self = cls(engine, call, plan, plan.terms.type, ended=plan.terms.one_shot)
         if plan.on_votes_missing is not None:

@@ -26,6 +26,7 @@ from txlayer import (
     Threads,
     TxId,
     at_least,
+    at_most,
     only,
 )
 from txlayer.errors import (
@@ -135,6 +136,8 @@ def test_a_committer_that_is_named_may_commit(sites: Sites, notes: Notes) -> Non
         ({"local": True, "settle_for": at_least(1)}, "no census"),
         ({"census_within": 0.0}, "census_within must lie between"),
         ({"predicate": "yes"}, "a predicate is a function"),
+        ({"settle_for": 2}, r"settle_for=at_least\(2\)"),
+        ({"require": ["a"]}, "require=at_least"),
         ({"predicate": lambda answers: True, "coordinator": "hosted"}, "does not travel"),
         ({"access": Access.MULTI, "coordinator": "self"}, "coordinator that hosts"),
     ],
@@ -173,6 +176,21 @@ def test_silence_tells_nothing_of_what_another_call_may_commit(
     assert not caught.value.outcome.final
 
 
+def test_a_key_that_is_open(publisher: Site, orders: str) -> None:
+    with (
+        publisher.transaction(orders, key="order 7"),
+        pytest.raises(UsageError, match=r"key 'order 7' is open in this site: outcome\(key='order 7'\)"),
+    ):
+        publisher.transaction(orders, key="order 7").start()
+
+
+@pytest.mark.parametrize("count", ["2", -1, 1.5])
+def test_a_count_that_is_none(count: Any) -> None:
+    for condition in (at_least, at_most):
+        with pytest.raises(UsageError, match="a whole number"):
+            condition(count)
+
+
 def test_what_was_given_up_is_not_begun_later(
     memory_sites: Sites, publisher: Site, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +222,7 @@ def test_what_was_given_up_is_not_begun_later(
         (lambda event: None, {}, r"takes \(tx, event\)"),
         ("no function", {}, "a Participant class, a Participant or a function"),
         (dict, {}, "is no Participant"),
+        (type("Needs", (Participant,), {"__init__": lambda self, database: None}), {}, "without arguments"),
         (lambda tx, event: None, {"scope": "local"}, "Scope.LOCAL"),
         (lambda tx, event: None, {"attempts": 0}, "at least once"),
         (lambda tx, event: None, {"durable": True}, "for local members"),
