@@ -16,7 +16,7 @@ from txlayer.transacting import ABORT_SECONDS, BEGIN_SECONDS, Face, Transacting,
 
 
 class AsyncTransaction(Face):
-    """A transaction in an `async with` block: left normally it commits, left by an exception it aborts."""
+    """A transaction in an `async with` block: as `Transaction`, with awaited calls."""
 
     _begin_it = "use it in `async with`, or await start()"
 

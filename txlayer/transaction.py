@@ -15,7 +15,11 @@ from txlayer.transacting import ABORT_SECONDS, BEGIN_SECONDS, Face, Transacting,
 
 
 class Transaction(Face):
-    """A transaction in a `with` block: left normally it commits, left by an exception it aborts."""
+    """A transaction in a `with` block: left normally it commits, left by an exception it aborts.
+
+    One that was joined belongs to who began it: leaving the block hands this publisher's events in; by an exception, it
+    leaves there what was accepted. It neither commits nor aborts: `commit()` and `abort()` do, where they are allowed.
+    """
 
     _begin_it = "use it in a with block, or call start()"
 
