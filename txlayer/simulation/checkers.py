@@ -73,10 +73,13 @@ def outcome_checker(history: History) -> None:
 
 
 def _check_told(history: History, call: CallSeen, outcome: Outcome) -> None:
-    """No log is lost and no outcome retired in these worlds: nobody may be told that nothing is known."""
+    """No log is lost and no outcome retired in these worlds: nobody may be told that nothing is known of an id.
+
+    Of a key it may be said: which keys committed and were confirmed, a coordinator does not remember over a restart.
+    """
     committed = _committed(history, call, outcome.tx)
     what = f"{outcome.tx} under {call.key}"
-    if outcome.status is Status.UNKNOWN:
+    if outcome.status is Status.UNKNOWN and outcome.tx is not None:
         history.violation(f"told unknown: {what}")
     if outcome.status is Status.COMMITTED and not committed and call.terms.tx_type is TxType.DISTRIBUTED:
         history.violation(f"told committed, was not: {what}")
