@@ -305,18 +305,28 @@ class MqttSubscription(SubscriptionBase):
         self._stop(forget=False)
 
     def _stop(self, forget: bool) -> None:
-        self._router.leave(self)
         for other in self._apart:
             other._stop(forget)
         if self._own_session is not None:
-            if forget and self._own_session.connected:
-                self._own_session.drop(self._topics)  # confirmed, as a DISCONNECT is not: nothing more is collected
-            self._own_session.close(1.0, forget=forget)
-        elif not self._session.closing:
+            self._close(self._own_session, forget)
+            return
+        self._router.leave(self)
+        if not self._session.closing:
             try:
                 self._session.drop(self._topics)
             except BusError as exc:
                 _logger.info("unsubscribing while the broker is away: %s", exc)
+
+    def _close(self, session: Session, forget: bool) -> None:
+        """Leaves the router last: the router acknowledges what nobody wants, and the broker would forget it."""
+        try:
+            if forget and session.connected:
+                session.drop(self._topics)  # confirmed, as a DISCONNECT is not: nothing more is collected
+        finally:
+            try:
+                session.close(1.0, forget=forget)
+            finally:
+                self._router.leave(self)
 
     def _filters(self, topics: Sequence[str] | set[str]) -> Filters:
         return {topic: self._session.filter_options(1, _NO_RETAINED) for topic in topics}
