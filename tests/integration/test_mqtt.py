@@ -291,9 +291,27 @@ def test_what_the_next_holder_of_a_durable_name_does_not_want_is_no_longer_colle
         bus.publish(f"{name}/{topic}", topic.encode()).wait(DEADLINE)
     inbox.wait(1)
     assert inbox.payloads == [b"1"]
-    lines = broker.log_text().splitlines()
-    ends = [lines[place + 1] for place, line in enumerate(lines) if f"Received UNSUBSCRIBE from {name}" in line]
-    assert [line.rpartition("/")[2] for line in ends] == ["2", "3"]
+
+    def given_back() -> list[str]:
+        lines = broker.log_text().splitlines()
+        ends = [lines[place + 1] for place, line in enumerate(lines) if f"Received UNSUBSCRIBE from {name}" in line]
+        return [line.rpartition("/")[2] for line in ends]
+
+    eventually(lambda: given_back() == ["2", "3"])
+
+
+@pytest.mark.parametrize("filters", [("+", "a"), ("a", "+")], ids=["narrower", "wider"])
+def test_a_durable_name_that_returns_with_another_filter_is_never_without_one(
+    private_mqtt_broker: PrivateBroker, opened: Opener, name: str, filters: tuple[str, str]
+) -> None:
+    """The broker hears of the end of the old filter only after it has confirmed the new one."""
+    broker = private_mqtt_broker(log_type="all")
+    before, after = (f"{name}/{last}" for last in filters)
+    opened(broker.url).subscribe(before, Inbox(), durable=name).close()
+    opened(broker.url).subscribe(after, Inbox(), durable=name)
+    eventually(lambda: f"Received UNSUBSCRIBE from {name}" in broker.log_text())
+    until_then = broker.log_text().partition(f"Received UNSUBSCRIBE from {name}")[0]
+    assert until_then.count(f"Sending SUBACK to {name}\n") == 2
 
 
 def test_old_protocol_latest_values_and_presence(mqtt_broker: Server, opened: Opener, name: str) -> None:

@@ -11,7 +11,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paho.mqtt.client import Client
@@ -223,17 +223,17 @@ class MqttBus(BusBase):
 
     def _start_apart(self, topics: Sequence[str], lane: Lane, name: str, holder: Holder | None) -> MqttSubscription:
         """A subscription on a session of its own."""
-        router, will = Router(self._envelope), None
-        leftover: set[str] = set()
+        router, will, leftover = Router(self._envelope), None, set[str]()
         if holder is not None:
             will = Will(f"{DIRECTORY}/{DURABLE}/{name}", holder.will)
             before = holder.before.info.get("topics", "") if holder.before else ""
             leftover = {topic for topic in before.split("\n") if topic} - set(topics)
-        session = self._new_session(
-            self._new_client(name if holder else None), router, holder is not None, will, leftover
-        )
+        session = self._new_session(self._new_client(name if holder else None), router, holder is not None, will)
         subscription = MqttSubscription(topics, lane, holder, session, router, session, self._add_apart)
-        return _start(subscription, session)
+        _start(subscription, session)
+        if leftover:
+            session.give_back(leftover)
+        return subscription
 
     def _at_death(self, key: str, will: bytes) -> Callable[[], None]:
         if self._own_client is not None:
@@ -262,7 +262,6 @@ class MqttBus(BusBase):
         router: Router,
         durable: bool = False,
         will: Will | None = None,
-        leftover: Collection[str] = (),
     ) -> Session:
         return Session(
             client,
@@ -276,7 +275,6 @@ class MqttBus(BusBase):
             on_ended=router.on_ended,
             on_refused=router.on_refused,
             neighbour=self._main if durable else None,
-            leftover=leftover,
         )
 
     def _send_marker(self, topic: str, round: bytes) -> None:

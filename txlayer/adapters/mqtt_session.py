@@ -81,7 +81,6 @@ class Session:
         on_ended: Callable[[BusError], None] = lambda error: None,
         on_refused: Callable[[Collection[str]], None] = lambda filters: None,
         neighbour: Session | None = None,
-        leftover: Collection[str] = (),
     ) -> None:
         self.client = client
         self.limits: dict[str, Any] = {}
@@ -99,7 +98,6 @@ class Session:
         self._acks: deque[tuple[AckWindow, int]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._filters = SessionFilters(client, on_resume, on_ready, on_refused)
-        self._filters.dropping.update(leftover)  # filters that the broker may still have of an earlier holder
         self._received: list[MQTTMessage] = []
         self._progress = 0
         self._inflight = options.inflight
@@ -214,6 +212,10 @@ class Session:
             self.unsubscribe(filters)
         else:
             self._command(lambda: self._filters.unsubscribe(filters, Answer()))
+
+    def give_back(self, filters: Collection[str]) -> None:
+        """Unsubscribe what an earlier holder of the session may have left; does not wait."""
+        self._command(lambda: self._filters.give_back(filters))
 
     def _await(self, answer: Answer, otherwise: str) -> None:
         if isinstance(self._ended, PublishFailed):
