@@ -401,6 +401,42 @@ def test_many_latest_values_on_a_broker_as_it_is_shipped(
     assert len(bus.watch("test").snapshot()) == 2500
 
 
+def taken_until_full(publish: Callable[[], Receipt]) -> int:
+    """How many publishes are taken before one is refused."""
+    for taken in range(1000):
+        try:
+            publish()
+        except errors.Backpressure:
+            return taken
+    raise AssertionError("the buffer has no limit")
+
+
+def test_latest_values_and_watches_have_room_beside_a_full_buffer(
+    private_mqtt_broker: PrivateBroker, opened: Opener, name: str
+) -> None:
+    broker = private_mqtt_broker()
+    bus = opened(broker.url, buffer_bytes=100_000, connect_timeout=DEADLINE)
+    broker.kill()
+    eventually(lambda: not bus._main.connected)
+    assert taken_until_full(lambda: bus.publish(name, bytes(1000))) > 50
+    said = bus.announce(f"test/{name}", b"alive")
+    assert taken_until_full(lambda: bus.announce(f"test/{name}/more", bytes(1000))) > 50
+    broker.restart()
+    said.wait(DEADLINE)
+    assert bus.watch("test").snapshot()[f"test/{name}"] == b"alive"
+
+
+@pytest.mark.parametrize("extra", [{"headers": {"h": "x" * 10_000}}, {"key": bytes(10_000)}], ids=["headers", "key"])
+def test_headers_and_key_count_towards_the_buffer(
+    private_mqtt_broker: PrivateBroker, opened: Opener, name: str, extra: dict[str, Any]
+) -> None:
+    broker = private_mqtt_broker()
+    bus = opened(broker.url, buffer_bytes=1_000_000)
+    broker.kill()
+    eventually(lambda: not bus._main.connected)
+    assert 50 < taken_until_full(lambda: bus.publish(name, b"x", **extra)) < 100
+
+
 @pytest.mark.parametrize("protocol", ["5", OLD])
 def test_what_would_break_the_connection_is_refused(
     mqtt_broker: Server, opened: Opener, name: str, protocol: str
@@ -947,7 +983,7 @@ def test_a_dead_letter_waits_for_a_broker_that_is_away_and_is_one(
     broker.stop()
     eventually(lambda: not bus._main.connected)
     fail.set()
-    eventually(lambda: bus._main.waiting_bytes)
+    eventually(lambda: bus._main.value_bytes)
     broker.restart()
     eventually(lambda: subscription.stats.dead_letters == 1)
     assert len(dead_letters.letters(opened(broker.url), name)) == 1

@@ -116,16 +116,16 @@ class MqttBus(BusBase):
         self._check_open()
         if type_of(payload) is not bytes:
             payload = as_bytes(payload)
-        main, size = self._main, len(payload)
+        main = self._main
         with self._lock:
-            if main.waiting_bytes + size > self._options.buffer_bytes:
-                raise buffer_full(main.waiting_bytes, self._options.buffer_bytes)
             stream = self._topics.get(topic) or self._stream(topic)
             number = stream.number + 1
             properties, body = self._encode(stream.id, number, payload, headers, key, type)
-            self._check_size(topic, size, body, properties)
+            size = self._size(topic, len(payload), body, properties)
+            if main.event_bytes + size > self._options.buffer_bytes:
+                raise buffer_full(main.event_bytes, self._options.buffer_bytes)
             stream.number = number
-            return main.send(Outgoing(topic, body, properties, False, size + EVENT_OVERHEAD))
+            return main.send(Outgoing(topic, body, properties, size))
 
     def announce(self, key: str, value: bytes | None) -> Receipt:
         if self._closed:
@@ -133,10 +133,10 @@ class MqttBus(BusBase):
         topic, value = f"{DIRECTORY}/{key}", b"" if value is None else as_bytes(value)
         _check_topic(topic)
         with self._lock:
-            if self._main.waiting_bytes + len(value) > self._options.buffer_bytes:
-                raise buffer_full(self._main.waiting_bytes, self._options.buffer_bytes)
-            self._check_size(topic, len(value), value, None)
-            return self._main.send(Outgoing(topic, value, None, True, len(value) + EVENT_OVERHEAD))
+            size = self._size(topic, len(value), value, None)
+            if self._main.value_bytes + size > self._options.buffer_bytes:
+                raise buffer_full(self._main.value_bytes, self._options.buffer_bytes)
+            return self._main.send(Outgoing(topic, value, None, size, first=True, retain=True))
 
     def watch(self, prefix: str, handler: WatchHandler | None = None) -> MqttWatch:
         if self._closed:
@@ -176,7 +176,8 @@ class MqttBus(BusBase):
         packed = metadata.pack(stream, number, now_us, type.encode(), key)
         return compact(metadata.to_text(packed), headers), payload
 
-    def _check_size(self, topic: str, size: int, body: bytes, properties: Properties | None) -> None:
+    def _size(self, topic: str, size: int, body: bytes, properties: Properties | None) -> int:
+        """Bytes that a publish is counted for while it waits; refuses one that is too large."""
         limit = self._options.max_payload
         if limit is not None and size > limit:
             raise PayloadTooLarge(f"payload of {size} bytes: this bus takes at most {limit} (max_payload)")
@@ -186,6 +187,7 @@ class MqttBus(BusBase):
             raise PayloadTooLarge(
                 f"event of {size} bytes: the broker takes packets up to {self._main.largest_packet} bytes"
             )
+        return packet + EVENT_OVERHEAD
 
     def _stream(self, topic: str) -> Stream:
         if topic not in self._topics:
@@ -279,7 +281,7 @@ class MqttBus(BusBase):
 
     def _send_marker(self, topic: str, round: bytes) -> None:
         with self._lock:
-            self._main.send(Outgoing(topic, round, None, False, 0))
+            self._main.send(Outgoing(topic, round, None, 0, first=True))
 
     def _warn_of_limits(self) -> None:
         limits = self._main.limits

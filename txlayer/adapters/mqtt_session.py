@@ -157,8 +157,14 @@ class Session:
             raise error
 
     @property
-    def waiting_bytes(self) -> int:
-        return self._outbox.bytes
+    def event_bytes(self) -> int:
+        """Of events that wait for the broker."""
+        return self._outbox.event_bytes
+
+    @property
+    def value_bytes(self) -> int:
+        """Of latest values that wait for the broker."""
+        return self._outbox.value_bytes
 
     @property
     def connected(self) -> bool:
