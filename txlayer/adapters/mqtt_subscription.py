@@ -34,6 +34,7 @@ DIRECTORY = "txlayer/v1/dir"
 _SYNC = "txlayer/v1/sync"
 _MOST_LEVELS = 200
 _SEND_RETAINED, _NO_RETAINED = 0, 2
+_STRUCTURED = "application/cloudevents+json"
 
 
 class Router:
@@ -150,7 +151,7 @@ class Router:
         if not only_pairs:
             pairs = getattr(properties, "UserProperty", None)
         if not pairs:
-            return Delivery(topic, payload, native=message)
+            return _perhaps_enveloped(topic, payload, message)
         headers = dict(pairs)
         packed = headers.pop(metadata.HEADER, None)
         content_type = None if only_pairs else getattr(properties, "ContentType", None)
@@ -185,6 +186,15 @@ def _from_envelope(topic: str, data: bytes, message: MQTTMessage) -> Delivery:
     except DecodeError:
         return Delivery(topic, payload, key, {**attributes, **headers}, native=message)
     return Delivery(topic, payload, key, headers, packed, native=message)
+
+
+def _perhaps_enveloped(topic: str, data: bytes, message: MQTTMessage) -> Delivery:
+    """On MQTT 5 only what one of us put into an envelope, or what is declared to be one; any other payload stays."""
+    delivery = _from_envelope(topic, data, message)
+    if delivery.payload is data or delivery.packed:
+        return delivery
+    declared = getattr(message.properties, "ContentType", "").startswith(_STRUCTURED)
+    return delivery if declared else Delivery(topic, data, native=message)
 
 
 def check_filter(pattern: str) -> None:
