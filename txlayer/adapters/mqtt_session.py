@@ -26,17 +26,16 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from txlayer.adapters.ack_window import AckWindow
 from txlayer.adapters.mqtt_filters import MQTT_LARGEST, Answer, Filters, SessionFilters, some
 from txlayer.adapters.mqtt_options import (
-    CONNECT,
-    DISCONNECT,
     NEVER_EXPIRES,
     Endpoint,
     MqttOptions,
     Will,
-    expiry,
+    connect_properties,
+    end_of_session,
     make_client,
 )
 from txlayer.adapters.mqtt_outbox import Outbox, Outgoing
-from txlayer.adapters.mqtt_patience import LONGEST_PAUSE, Patience
+from txlayer.adapters.mqtt_patience import FIGHT_SECONDS, LONGEST_PAUSE, LOST_FIGHT, Patience
 from txlayer.adapters.mqtt_socket import flush, no_delay
 from txlayer.adapters.wake_up import WakeUp
 from txlayer.delivery import Delivery
@@ -61,6 +60,10 @@ _logger = logging.getLogger(__name__)
 _READS_IN_A_ROW = 200
 _BAD_CREDENTIALS = {0x86, 0x87}
 _TAKEN_OVER = 0x8E
+_FIGHT_LOST = (
+    f"its connection broke {LOST_FIGHT} times within {FIGHT_SECONDS:.0f} s while another one of this bus stayed. "
+    "Another client may be connecting with it, or the network cuts this connection: see which, then subscribe again"
+)
 
 
 class Session:
@@ -102,7 +105,9 @@ class Session:
         self._progress = 0
         self._inflight = options.inflight
         self._window = AckWindow(self._release)
-        self._connected = self._taken_over = False
+        self._connected = False
+        self._taken_over = ""
+        """What makes us believe that another client has our client id."""
         self.generations = 0
         """How many connections there have been."""
         self._retired = self._said_goodbye = self._draining = False
@@ -139,7 +144,7 @@ class Session:
                 self._endpoint.port,
                 self._keepalive,
                 clean_start=False,
-                properties=expiry(CONNECT, seconds),
+                properties=connect_properties(seconds),
             )
         else:
             client.connect_async(self._endpoint.host, self._endpoint.port, self._keepalive)
@@ -286,9 +291,11 @@ class Session:
                 ).start()
 
     def _note_loss(self) -> None:
-        if not self._stopping.is_set() and self._durable and self._neighbour is not None and self._neighbour.connected:
-            fight_lost = self._patience.lost(time.monotonic(), self._neighbour.generations)
-            self._taken_over = self._taken_over or fight_lost
+        neighbour = self._neighbour
+        if self._stopping.is_set() or not self._durable or neighbour is None or not neighbour.connected:
+            return
+        if self._patience.lost(time.monotonic(), neighbour.generations):
+            self._taken_over = self._taken_over or _FIGHT_LOST
 
     def _pause(self) -> None:
         """Before the next connection, if the ones before broke before anything came through."""
@@ -307,7 +314,8 @@ class Session:
             sock.close()
         self._end_generation()
         if self._taken_over:
-            self._ended = NameTaken("another client connected with our client id")
+            client_id = self.client._client_id.decode()
+            self._ended = NameTaken(f"client id {client_id!r} at {self._endpoint}: {self._taken_over}")
         self._ended = self._ended or _closed()
         self._filters.fail(self._ended)
         self._outbox.fail(self._ended)
@@ -435,7 +443,7 @@ class Session:
     def _goodbye(self, forget: bool) -> None:
         self._said_goodbye = self._connected
         if self._options.protocol == "5" and (forget or not self._durable):
-            self.client.disconnect(properties=expiry(DISCONNECT, 0))
+            self.client.disconnect(properties=end_of_session())
         else:
             self.client.disconnect()
         self.client.loop_write()
@@ -467,7 +475,7 @@ class Session:
     def _on_disconnect(self, client: Client, _: object, flags: Any, reason: ReasonCode, properties: object) -> None:
         self._connected = False
         if flags.is_disconnect_packet_from_server and reason.value == _TAKEN_OVER:
-            self._taken_over = True
+            self._taken_over = "the broker says that another client connected with it"
 
     def _on_message(self, client: Client, _: object, message: MQTTMessage) -> None:
         self._progress += 1
