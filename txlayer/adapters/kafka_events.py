@@ -53,18 +53,14 @@ class Event:
         """What travels beside the payload when it is the next event of `stream`."""
         if self.type is None:
             return []
-        beside: Headers = []
-        if cloudevents:
-            attributes = metadata.cloud_attributes(stream.id, stream.number + 1, self.time_us, self.type)
-            beside += [(f"{CLOUD_PREFIX}{name}", value) for name, value in attributes.items()]
-            if not self.headers or "content-type" not in self.headers:
-                beside.append(("content-type", "application/octet-stream"))
-        else:
+        given = {name: value.encode("utf-8", "surrogateescape") for name, value in (self.headers or {}).items()}
+        if not cloudevents:
             packed = metadata.pack(stream.id, stream.number + 1, self.time_us, self.type.encode())
-            beside.append((PACKED, packed))
-        if self.headers:
-            beside += [(name, value.encode("utf-8", "surrogateescape")) for name, value in self.headers.items()]
-        return beside
+            return [(PACKED, packed), *given.items()]
+        attributes = metadata.cloud_attributes(stream.id, stream.number + 1, self.time_us, self.type)
+        own = {f"{CLOUD_PREFIX}{name}": value.encode() for name, value in attributes.items()}
+        # The headers of another event may be passed on: this event's own attributes count.
+        return list({**own, "content-type": b"application/octet-stream", **given, **own}.items())
 
 
 class Route:
