@@ -14,12 +14,13 @@ from zlib import crc32
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from txlayer.adapters.base import buffer_full
+from txlayer.adapters.base import EVENT_OVERHEAD, buffer_full
 from txlayer.adapters.kafka_events import GONE, PACKED, Event, Route, receipts
 from txlayer.adapters.kafka_names import check_topic, partition_of
+from txlayer.adapters.kafka_options import most_events
 from txlayer.adapters.kafka_topics import KafkaTopics, Partitions
 from txlayer.adapters.streams import Stream, Streams
-from txlayer.errors import Closed, PayloadTooLarge, PublishFailed, TxLayerError, UsageError
+from txlayer.errors import Backpressure, Closed, PayloadTooLarge, PublishFailed, TxLayerError, UsageError
 from txlayer.metadata import pack, pack_head
 from txlayer.receipt import Receipt
 
@@ -86,7 +87,7 @@ class KafkaOutbox:
             self._produce(route.topic, payload, key, partition, receipt, None, 0, [(PACKED, packed)])
             stream.number = number
         except BufferError:
-            raise buffer_full(self._buffer_bytes, self._buffer_bytes) from None
+            raise self._full() from None
         except KafkaException as exc:
             refusal = self._refused(exc)
             if not isinstance(refusal, _TopicGone):
@@ -229,7 +230,7 @@ class KafkaOutbox:
                 headers=headers,
             )
         except BufferError:
-            raise buffer_full(self._buffer_bytes, self._buffer_bytes) from None
+            raise self._full() from None
         except KafkaException as exc:
             raise self._refused(exc) from exc
         if event.type is not None:
@@ -241,7 +242,14 @@ class KafkaOutbox:
             size += len(name) + len(value.encode("utf-8", "surrogateescape")) + _HEADER_BYTES
         if size + RECORD_BYTES > self._message_bytes:
             raise too_large(size, self._message_bytes)
-        return size
+        return size + EVENT_OVERHEAD
+
+    def _full(self) -> Backpressure:
+        limit = self._buffer_bytes
+        return Backpressure(
+            f"{len(self.producer)} events wait for the broker; the limit is buffer_bytes={limit} of payload, "
+            f"or {most_events(limit)} events: wait, or raise it"
+        )
 
     def _refused(self, exc: KafkaException) -> TxLayerError:
         """What the producer says to an event that it does not take."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
+from txlayer import errors
 from txlayer.adapters.kafka_outbox import KafkaOutbox
 from txlayer.adapters.streams import Streams
 
@@ -42,13 +43,15 @@ class Topics:
 
     def __init__(self) -> None:
         self.partitions = 1
+        self.known = True
         self.asked: list[str] = []
         self.forgotten: list[str] = []
 
     def find(self, topic: str, *, compacted: bool = False) -> Future[int]:
         self.asked.append(topic)
         found: Future[int] = Future()
-        found.set_result(self.partitions)
+        if self.known:
+            found.set_result(self.partitions)
         return found
 
     def forget(self, topic: str) -> None:
@@ -101,6 +104,14 @@ def test_a_topic_that_a_delivery_report_calls_unknown_is_looked_for_again(
     assert topics.asked == ["rooms", "rooms"]
     after(None, Report())
     assert (after.done, after.error) == (True, None)
+
+
+def test_empty_events_of_a_topic_that_is_not_known_yet_fill_the_buffer(outbox: KafkaOutbox, topics: Topics) -> None:
+    topics.known = False
+    for _ in range((1 << 20) // 256):
+        outbox.send("rooms", b"", None, None, "")
+    with pytest.raises(errors.Backpressure, match="buffer_bytes=1048576"):
+        outbox.send("rooms", b"", None, None, "")
 
 
 def test_a_topic_that_was_made_again_may_have_other_partitions(outbox: KafkaOutbox, topics: Topics) -> None:
