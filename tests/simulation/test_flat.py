@@ -131,6 +131,7 @@ def grown(hub: Hub, half: int, one_shot: Terms) -> tuple[int, int, int]:
     return rows(hub) - before[0], roles(hub) - before[1], size() - before[2]
 
 
+@pytest.mark.timeout(1800)
 def test_log_and_memory_stay_flat_over_a_hundred_thousand_transactions() -> None:
     hub = hub_of(m={"scope": Scope.DISTRIBUTED, "identity": True})
     more_rows, more_entries, more_bytes = grown(hub, TRANSACTIONS // 2, ONLY_MEMBERS)

@@ -73,8 +73,11 @@ def outcome_checker(history: History) -> None:
 
 
 def _check_told(history: History, call: CallSeen, outcome: Outcome) -> None:
-    """No log is lost in these worlds. Keys of forgotten commits are not in the log, so that after a crash of the
-    coordinator it may not know that there was nothing under a key; of what is not confirmed it does know."""
+    """No log is lost and no outcome retired in these worlds: nobody may be told that nothing is known of an id.
+
+    Of a key it may be said if nothing committed under it: which keys committed and were confirmed, a coordinator does
+    not remember over a crash.
+    """
     committed = _committed(history, call, outcome.tx)
     what = f"{outcome.tx} under {call.key}"
     excused = outcome.tx is None and call.coordinator in history.crashed and not committed
