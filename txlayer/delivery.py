@@ -24,7 +24,7 @@ class _NoHeaders(dict[str, str]):
     def _refuse(self, *args: object, **more: object) -> NoReturn:
         raise TypeError("the headers of a delivery cannot be changed: take a copy, dict(delivery.headers)")
 
-    __setitem__ = __ior__ = update = setdefault = _refuse  # type: ignore[assignment]
+    __setitem__ = __ior__ = update = setdefault = _refuse
 
     def __reduce__(self) -> tuple[type[dict[str, str]], tuple[()]]:
         return dict, ()
