@@ -171,6 +171,30 @@ def test_durable_subscription_gets_what_was_published_while_it_was_away(world: B
     assert second.payloads == [b"%d" % number for number in range(2, 52)]
 
 
+def test_a_durable_subscriber_that_comes_and_goes_under_load_misses_nothing(world: BusWorld, name: str) -> None:
+    publisher, consumer, inbox, stop = world.connect(), world.connect(), Inbox(), threading.Event()
+    topic, sent = publisher.topic(name), list[Receipt]()
+    consumer.subscribe(topic, inbox, durable=name).close()
+
+    def publish() -> None:
+        while not stop.wait(0.001):
+            sent.extend([publisher.publish(topic, b"%d" % number) for number in range(len(sent), len(sent) + 20)])
+            sent[-20].wait(DEADLINE)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        for _ in range(10):
+            subscription, before = consumer.subscribe(topic, inbox, durable=name), len(inbox)
+            inbox.wait(before + 100)
+            subscription.close()
+    finally:
+        stop.set()
+        thread.join(DEADLINE)
+    consumer.subscribe(topic, inbox, durable=name)
+    eventually(lambda: sent[-1].done and len(set(inbox.payloads)) == len(sent), "every event comes")
+
+
 def test_unacknowledged_events_are_delivered_again_and_acknowledged_ones_are_not(world: BusWorld, name: str) -> None:
     publisher, first, second = world.connect(), Inbox(), Inbox()
     topic = publisher.topic(name)

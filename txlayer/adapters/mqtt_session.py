@@ -26,17 +26,16 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from txlayer.adapters.ack_window import AckWindow
 from txlayer.adapters.mqtt_filters import MQTT_LARGEST, Answer, Filters, SessionFilters, some
 from txlayer.adapters.mqtt_options import (
-    CONNECT,
-    DISCONNECT,
     NEVER_EXPIRES,
     Endpoint,
     MqttOptions,
     Will,
-    expiry,
+    connect_properties,
+    end_of_session,
     make_client,
 )
 from txlayer.adapters.mqtt_outbox import Outbox, Outgoing
-from txlayer.adapters.mqtt_patience import LONGEST_PAUSE, Patience
+from txlayer.adapters.mqtt_patience import FIGHT_SECONDS, LONGEST_PAUSE, LOST_FIGHT, Patience
 from txlayer.adapters.mqtt_socket import flush, no_delay
 from txlayer.adapters.wake_up import WakeUp
 from txlayer.delivery import Delivery
@@ -61,6 +60,10 @@ _logger = logging.getLogger(__name__)
 _READS_IN_A_ROW = 200
 _BAD_CREDENTIALS = {0x86, 0x87}
 _TAKEN_OVER = 0x8E
+_FIGHT_LOST = (
+    f"its connection broke {LOST_FIGHT} times within {FIGHT_SECONDS:.0f} s while another one of this bus stayed. "
+    "Another client may be connecting with it, or the network cuts this connection: see which, then subscribe again"
+)
 
 
 class Session:
@@ -81,7 +84,6 @@ class Session:
         on_ended: Callable[[BusError], None] = lambda error: None,
         on_refused: Callable[[Collection[str]], None] = lambda filters: None,
         neighbour: Session | None = None,
-        leftover: Collection[str] = (),
     ) -> None:
         self.client = client
         self.limits: dict[str, Any] = {}
@@ -99,12 +101,13 @@ class Session:
         self._acks: deque[tuple[AckWindow, int]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._filters = SessionFilters(client, on_resume, on_ready, on_refused)
-        self._filters.dropping.update(leftover)  # filters that the broker may still have of an earlier holder
         self._received: list[MQTTMessage] = []
         self._progress = 0
         self._inflight = options.inflight
         self._window = AckWindow(self._release)
-        self._connected = self._taken_over = False
+        self._connected = False
+        self._taken_over = ""
+        """What makes us believe that another client has our client id."""
         self.generations = 0
         """How many connections there have been."""
         self._retired = self._said_goodbye = self._draining = False
@@ -141,7 +144,7 @@ class Session:
                 self._endpoint.port,
                 self._keepalive,
                 clean_start=False,
-                properties=expiry(CONNECT, seconds),
+                properties=connect_properties(seconds),
             )
         else:
             client.connect_async(self._endpoint.host, self._endpoint.port, self._keepalive)
@@ -159,8 +162,14 @@ class Session:
             raise error
 
     @property
-    def waiting_bytes(self) -> int:
-        return self._outbox.bytes
+    def event_bytes(self) -> int:
+        """Of events that wait for the broker."""
+        return self._outbox.event_bytes
+
+    @property
+    def value_bytes(self) -> int:
+        """Of latest values that wait for the broker."""
+        return self._outbox.value_bytes
 
     @property
     def connected(self) -> bool:
@@ -214,6 +223,10 @@ class Session:
             self.unsubscribe(filters)
         else:
             self._command(lambda: self._filters.unsubscribe(filters, Answer()))
+
+    def give_back(self, filters: Collection[str]) -> None:
+        """Unsubscribe what an earlier holder of the session may have left; does not wait."""
+        self._command(lambda: self._filters.give_back(filters))
 
     def _await(self, answer: Answer, otherwise: str) -> None:
         if isinstance(self._ended, PublishFailed):
@@ -278,9 +291,11 @@ class Session:
                 ).start()
 
     def _note_loss(self) -> None:
-        if not self._stopping.is_set() and self._durable and self._neighbour is not None and self._neighbour.connected:
-            fight_lost = self._patience.lost(time.monotonic(), self._neighbour.generations)
-            self._taken_over = self._taken_over or fight_lost
+        neighbour = self._neighbour
+        if self._stopping.is_set() or not self._durable or neighbour is None or not neighbour.connected:
+            return
+        if self._patience.lost(time.monotonic(), neighbour.generations):
+            self._taken_over = self._taken_over or _FIGHT_LOST
 
     def _pause(self) -> None:
         """Before the next connection, if the ones before broke before anything came through."""
@@ -299,7 +314,8 @@ class Session:
             sock.close()
         self._end_generation()
         if self._taken_over:
-            self._ended = NameTaken("another client connected with our client id")
+            client_id = self.client._client_id.decode()
+            self._ended = NameTaken(f"client id {client_id!r} at {self._endpoint}: {self._taken_over}")
         self._ended = self._ended or _closed()
         self._filters.fail(self._ended)
         self._outbox.fail(self._ended)
@@ -427,7 +443,7 @@ class Session:
     def _goodbye(self, forget: bool) -> None:
         self._said_goodbye = self._connected
         if self._options.protocol == "5" and (forget or not self._durable):
-            self.client.disconnect(properties=expiry(DISCONNECT, 0))
+            self.client.disconnect(properties=end_of_session())
         else:
             self.client.disconnect()
         self.client.loop_write()
@@ -459,7 +475,7 @@ class Session:
     def _on_disconnect(self, client: Client, _: object, flags: Any, reason: ReasonCode, properties: object) -> None:
         self._connected = False
         if flags.is_disconnect_packet_from_server and reason.value == _TAKEN_OVER:
-            self._taken_over = True
+            self._taken_over = "the broker says that another client connected with it"
 
     def _on_message(self, client: Client, _: object, message: MQTTMessage) -> None:
         self._progress += 1
