@@ -6,11 +6,20 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.conftest import DEADLINE, eventually
-from tests.contract.conftest import KINDS, ORDERED_KINDS, BusWorld, open_private_world, open_world
+from tests.contract.conftest import (
+    KINDS,
+    ORDERED_KINDS,
+    BusWorld,
+    MemoryWorld,
+    ServerWorld,
+    open_private_world,
+    open_world,
+)
 from tests.inbox import Inbox
 from txlayer import Ack, Delivery, Gap, Identity, Receipt, Retry, Roster, Standing, dead_letters, errors
 
@@ -481,6 +490,66 @@ def test_topics_that_the_bus_forbids_are_refused(world: BusWorld, name: str) -> 
         bus.subscribe("#a", Inbox())
     odd = bus.topic(name, "a/b.c+d#e f_ü")
     bus.publish(odd, b"x").wait(DEADLINE)
+
+
+BAD_EVENTS: list[dict[str, Any]] = [
+    {"payload": "text"},
+    {"payload": None},
+    {"payload": 7},
+    {"key": "text"},
+    {"key": bytearray(b"k")},
+    {"headers": {"a": 1}},
+    {"headers": {1: "a"}},
+    {"headers": {"a": b"bytes"}},
+    {"headers": {"tx": "mine"}},
+    {"headers": [("a", "b")]},
+    {"type": 5},
+    {"type": None},
+    {"type": "y" * 300},
+    {"topic": None},
+    {"topic": 5},
+]
+
+
+@pytest.mark.parametrize("kind", ["memory", "kafka"])
+def test_events_of_the_wrong_kind_are_refused_and_take_no_number(
+    kind: str, request: pytest.FixtureRequest, name: str
+) -> None:
+    world: BusWorld = MemoryWorld() if kind == "memory" else ServerWorld(request.getfixturevalue("kafka_broker"))
+    bus, inbox = world.connect(), Inbox()
+    topic = bus.topic(name)
+    subscription = bus.subscribe(topic, inbox)
+
+    def refuse_all() -> None:
+        for bad in BAD_EVENTS:
+            with pytest.raises(errors.UsageError):
+                bus.publish(**{"topic": topic, "payload": b"x", **bad})
+
+    refuse_all()  # before the topic is known
+    bus.publish(topic, b"1").wait(DEADLINE)
+    refuse_all()
+    unusual: Any = [bytearray(b"2"), memoryview(b"3")]
+    for payload in unusual:
+        bus.publish(topic, payload).wait(DEADLINE)
+    inbox.wait(3)
+    assert inbox.payloads == [b"1", b"2", b"3"]
+    assert [delivery.metadata.number for delivery in inbox if delivery.metadata] == [1, 2, 3]
+    assert subscription.stats.missing == 0
+    for value in ("text", 7):
+        with pytest.raises(errors.UsageError):
+            bus.announce("kind/name", value)  # type: ignore[arg-type]
+    world.close()
+
+
+def test_a_closed_subscription_takes_no_topics(world: BusWorld, name: str) -> None:
+    bus = world.connect()
+    topic = bus.topic(name)
+    subscription = bus.subscribe(topic, Inbox())
+    subscription.close()
+    with pytest.raises(errors.Closed):
+        subscription.add(bus.topic(name, "more"))
+    with pytest.raises(errors.Closed):
+        subscription.remove(topic)
 
 
 def test_gaps_are_reported_with_their_numbers(world: BusWorld, name: str) -> None:

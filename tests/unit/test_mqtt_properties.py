@@ -48,6 +48,8 @@ def test_a_header_that_would_break_the_connection_is_refused(value: str) -> None
 def test_the_layer_s_own_name_is_refused() -> None:
     with pytest.raises(UsageError, match="'tx'"):
         compact(b"", {"tx": "mine"})
+    with pytest.raises(UsageError, match="'tx'"):
+        cloud_event({}, {"tx": "mine"})
 
 
 @given(headers)

@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -74,7 +74,7 @@ class KafkaOptions(msgspec.Struct, frozen=True):
     """Of topics that are created on demand."""
     replication: int = -1
     """Of topics that are created on demand; -1: the broker's default."""
-    connect_timeout: float = 10.0
+    connect_timeout: Annotated[float, msgspec.Meta(gt=0)] = 10.0
     tls: bool = False
     ca: str | None = None
     """File with the certificates to trust; the system's where it is missing."""

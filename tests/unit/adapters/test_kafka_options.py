@@ -57,6 +57,12 @@ def test_the_buffer_bounds_events_too_because_the_client_counts_payloads_only() 
         read("kafka://b", config={"queue.buffering.max.messages": 0})
 
 
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_a_timeout_is_a_time(seconds: float) -> None:
+    with pytest.raises(UsageError, match="connect_timeout"):
+        read("kafka://b", connect_timeout=seconds)
+
+
 def test_the_users_own_dict_is_taken() -> None:
     settings, options = read_target({"bootstrap.servers": "b:1", "linger.ms": 9}, {"partitions": 4})
     assert (settings.servers, options.partitions) == ("b:1", 4)
