@@ -878,6 +878,17 @@ def test_a_slow_durable_handler_stops_the_reading_and_not_the_connection(
     assert subscription._own_session.generations == 1
 
 
+def test_room_that_comes_with_the_goodbye_does_no_harm(
+    mqtt_broker: Server, opened: Opener, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    subscription: Any = opened(mqtt_broker.url).subscribe(name, Inbox(), durable=name)
+    session = subscription._own_session
+    session._has_room = lambda: session._said_goodbye  # the socket is closed then
+    session.look_again()
+    subscription.close()
+    assert "ended by a bug" not in caplog.text
+
+
 def test_publishes_from_many_threads_leave_in_the_order_of_their_numbers(
     mqtt_broker: Server, opened: Opener, name: str
 ) -> None:

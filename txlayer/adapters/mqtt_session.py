@@ -399,6 +399,8 @@ class Session:
             if self.client.want_write():
                 self.client.loop_write()
             unsent = not flush(sock) or self.client.want_write()
+            if self.client.socket() is not sock:  # closed behind a DISCONNECT
+                return
             self._wake_up.asleep = True
             reading = self._has_room() or self._filters.asking
             before, wanted = wanted, (select.POLLIN if reading else 0) | (select.POLLOUT if unsent else 0)
