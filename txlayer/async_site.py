@@ -81,6 +81,9 @@ class AsyncTransaction(Face):
                 await asyncio.wait_for(asyncio.wrap_future(core.accepted()), self._within)
             except TimeoutError:
                 raise core.not_accepted(self._within) from None
+            except asyncio.CancelledError:
+                core.leave()
+                raise
         self.outcome = core.left(error)
 
 

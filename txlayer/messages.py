@@ -288,6 +288,7 @@ class Inquire(Message, frozen=True):
     tx: TxId | None
     key: str
     asked: Asked = NOBODY
+    below: int = 0
 
 
 class Outcome(Message, frozen=True):

@@ -39,6 +39,10 @@ SILENCE = 5.0
 """Seconds without a word after which a holder counts as dead: five heartbeats, so that a stalled machine does not."""
 
 
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
+"""What decoding raises of a latest value, which anybody may have written whom the broker lets."""
+
+
 class Word(msgspec.Struct, frozen=True):
     """What a holder says of itself."""
 
@@ -65,7 +69,7 @@ def decode(value: bytes | None) -> Word | None:
         return None
     try:
         return msgspec.json.decode(value, type=Word)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 
@@ -280,6 +284,8 @@ class Roster:
     def _on_word(self, key: str, value: bytes | None) -> None:
         name = key.removeprefix(f"{SITES}/")
         word = decode(value)
+        if word is None and value is not None:
+            return
         with self._lock:
             if word is None:
                 self._words.pop(name, None)

@@ -26,7 +26,7 @@ from txlayer.errors import (
 from txlayer.event_types import EventType, declared
 from txlayer.messages import NAMELESS, Item, Outcome, Status, Terms, TxId
 from txlayer.resources.port import Resource
-from txlayer.runtime.calls import Answer, Call
+from txlayer.runtime.calls import Answer, Call, fulfil
 from txlayer.runtime.engine import Engine
 
 KEY, CALL = "k:", NAMELESS
@@ -165,8 +165,8 @@ class Transacting:
 
         def look() -> None:
             publisher = self.engine.participant.publishers.get(self.call.name)
-            if publisher is None or not publisher.unaccepted or self.call.outcome is not None:
-                done.set_result(None)
+            if publisher is None or not publisher.unaccepted or self.call.outcome is not None or done.cancelled():
+                fulfil(done, None)
             else:
                 self.engine.loop.later(0.005, look)
 

@@ -58,6 +58,19 @@ def test_cloudevents_are_written_on_request_and_understood(world: BusWorld, name
     assert inbox[0].headers["own"] == "1"
 
 
+def test_headers_of_a_cloudevent_can_be_passed_on(world: BusWorld, name: str) -> None:
+    bus, inbox = world.connect(cloudevents=True), Inbox()
+    source, target = bus.topic(name, "source"), bus.topic(name, "target")
+    bus.subscribe(source, lambda delivery: bus.publish(target, delivery.payload, headers=delivery.headers))
+    subscription = bus.subscribe([source, target], inbox)
+    for number in range(5):
+        bus.publish(source, b"%d" % number, headers={"own": "1", "sequence": "7", "ce_sequence": "7"})
+    inbox.wait(10)
+    assert sorted(inbox.payloads) == sorted(2 * [b"%d" % number for number in range(5)])
+    assert {delivery.headers["own"] for delivery in inbox} == {"1"}
+    assert (subscription.stats.duplicates, subscription.stats.missing) == (0, 0)
+
+
 def test_events_of_one_publisher_arrive_in_order(world: BusWorld, name: str) -> None:
     bus, inbox = world.connect(), Inbox()
     topic = bus.topic(name)

@@ -24,19 +24,27 @@ from txlayer.transactions.census import Census
 
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 EVERY = 15
-QUICK = (
-    "nothing waits for the log",
-    "intent not logged before the vote",
-    "decision is sent once",
-    "forgotten before the caller confirmed",
-    "a member that is not named commits",
-    "constraints are not tested again",
-    "vote counted twice",
-    "presumed commit",
-    "begin list is not checked",
-    "publisher does not repeat itself",
-    "compensation in forward order",
+SLOW = (
+    "questions are answered while an append is pending",
+    "decision sent before it is logged",
+    "votes of outsiders count",
+    "token of a decision is not checked",
+    "presumed abort for another incarnation",
+    "a deadline decides for the delegate",
+    "gaps are not asked for",
+    "an open transaction has no deadline",
+    "a late creation starts again",
+    "chain entry is not logged",
+    "followers get no retransmission",
+    "a follower skips gaps",
+    "a follower's position is not logged",
+    "chain numbers start again after a crash",
+    "a restarted member trusts that it prepared",
+    "an old copy of the log is not noticed",
+    "a late acknowledgement leaves a reader behind for ever",
+    "markers are forgotten too early",
 )
+"""Planted bugs that take more than two seconds to find."""
 
 
 def simulate(*arguments: str) -> dict:
@@ -63,9 +71,8 @@ def test_the_whole_sweep() -> None:
     assert result["runs"] > 12_000
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_planted_bug_is_found(name: str) -> None:
-    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+@pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.name not in SLOW], ids=lambda one: one.name)
+def test_planted_bug_is_found(mutant: Mutant) -> None:
     assert hunt(mutant, seeds=30, first_seeds=30).where
 
 

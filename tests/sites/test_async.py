@@ -124,3 +124,26 @@ def test_waiting_for_a_host_does_not_stop_the_users_loop(memory_sites: Sites) ->
                 await publisher.send(type, [1], coordinator="hosted")
 
     asyncio.run(main())
+
+
+def test_a_cancelled_wait_does_not_stop_the_site(memory_sites: Sites) -> None:
+    type, silent = memory_sites.name("meetings"), threading.Event()
+
+    async def main() -> None:
+        async with make(memory_sites, "h", hosts=True) as host, make(memory_sites, "t") as third:
+            async with host.transaction(type, access=Access.MULTI, coordinator="self", census_within=0.1) as tx:
+                joined = await third.join_transaction(id=tx.id).start()
+                host._engine.loop.post(lambda: silent.wait(DEADLINE))
+                await joined.publish(1, type=type)
+                leaving = asyncio.create_task(joined.__aexit__(None, None, None))
+                await until(lambda: joined._open().ended)
+                leaving.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await leaving
+                silent.set()
+                assert third.transactions() == []
+                await until(lambda: not third._engine.participant.publishers)
+                assert not third._engine.calls.open
+            assert third._engine.loop.error is None
+
+    asyncio.run(main())

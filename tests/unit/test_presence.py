@@ -15,6 +15,8 @@ from txlayer.adapters.memory import MemoryBus
 from txlayer.errors import NameTaken, PublishFailed
 from txlayer.presence import Holder, Verdict, Word, decode, encode, judge, must_listen
 from txlayer.receipt import Receipt
+from txlayer.runtime import directory
+from txlayer.runtime.wires import remembered_head
 from txlayer.ticker import Ticker
 
 _numbers = itertools.count(1)
@@ -22,6 +24,21 @@ _numbers = itertools.count(1)
 
 def word(incarnation: str = "log", life: int = 1, epoch: int = 1, nonce: str = "n", **rest: Any) -> Word:
     return Word(incarnation, life, epoch, nonce, **rest)
+
+
+DEEP = b"\x91" * 100_000
+UNREADABLE = [
+    b"",
+    b"{",
+    b"\xff\xfe",
+    b'{"incarnation":"\xff","life":1,"epoch":1,"nonce":"n"}',
+    b'{"incarnation":"i","life":1,"epoch":1,"nonce":"n","info":{"\xff":"x"}}',
+    b'{"x":' + b"[" * 100_000,
+    DEEP,
+    b"\x92\xa1\xff\x01",
+    b"\x93\xa1a\x01" + DEEP,
+    b"\x83\xa1x" + DEEP,
+]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +123,30 @@ def world() -> Iterator[World]:
     yield world
     for bus in world.buses:
         bus.close()
+
+
+@pytest.mark.parametrize("value", UNREADABLE, ids=range(len(UNREADABLE)))
+def test_latest_values_that_are_none_of_ours_are_ignored(value: bytes, world: World) -> None:
+    assert decode(value) is None
+    bus, heard = world.bus(), []
+    for key in ("heads/s", "open/s/x", "types/s/x"):
+        bus.announce(key, value).wait(DEADLINE)
+    assert remembered_head(bus, "s") is None
+    watch = bus.watch("open")
+    assert directory.found(watch, "t", {}) == []
+    watch.close()
+    directory.watch_types(bus, lambda key, entry: heard.append(entry)).close()
+    assert heard == []
+
+
+def test_a_word_that_cannot_be_read_says_nothing_of_its_site(world: World) -> None:
+    bus = world.bus()
+    bus.announce("sites/a", encode(word(alive=False))).wait(DEADLINE)
+    with Roster(bus) as roster:
+        bus.announce("sites/a", b"{").wait(DEADLINE)
+        bus.announce("sites/b", encode(word(alive=False))).wait(DEADLINE)
+        eventually(lambda: standing(roster, "b") is Standing.DEAD)
+        assert standing(roster, "a") is Standing.DEAD
 
 
 def standing(roster: Roster, name: str) -> Standing | None:

@@ -92,18 +92,19 @@ class MemoryBus(BusBase):
         check_name(topic)
         payload = as_bytes(payload)
         self._check_size(payload)
+        beside, packed = dict(headers or {}), None
+        size = len(payload) + len(key or b"") + sum(len(name) + len(value) for name, value in beside.items())
         with self._flushing:
-            self._check_room(len(payload))
+            self._check_room(size)
             stream = self._stream(topic)
-            stream.number += 1
-            beside, packed = dict(headers or {}), None
-            now_us = time.time_ns() // 1000
+            number, now_us = stream.number + 1, time.time_ns() // 1000
             if self._cloudevents:
-                beside.update(metadata.cloud_attributes(stream.id, stream.number, now_us, type))
+                beside.update(metadata.cloud_attributes(stream.id, number, now_us, type))
             else:
-                packed = metadata.pack(stream.id, stream.number, now_us, type.encode())
+                packed = metadata.pack(stream.id, number, now_us, type.encode())
+            stream.number = number
             record = Record(topic, payload, key, beside, packed, self._name)
-            return self._hand_over(lambda: self._broker.publish(record), len(payload))
+            return self._hand_over(lambda: self._broker.publish(record), size)
 
     def announce(self, key: str, value: bytes | None) -> Receipt:
         if self._closed:

@@ -46,8 +46,11 @@ def compact(text: bytes, headers: Mapping[str, str] | None) -> PreparedPropertie
 
 
 def cloud_event(attributes: Mapping[str, str], headers: Mapping[str, str] | None) -> PreparedProperties:
-    """The CloudEvents binding: attributes are user properties of the same name, the content type has its own place."""
-    properties = {**attributes, **(headers or {})}
+    """The CloudEvents binding: attributes are user properties of the same name, the content type has its own place.
+
+    The headers of another event may be passed on: where they name the same attribute, this event's own counts.
+    """
+    properties = {**attributes, **(headers or {}), **attributes}
     content_type = properties.pop("content-type", None)
     content = _pairs(properties)
     if content_type is not None:

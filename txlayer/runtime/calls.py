@@ -5,12 +5,20 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from txlayer.effects import Opened, Resolve
 from txlayer.messages import Outcome, TxId
 
+T = TypeVar("T")
 Answer = Opened | Outcome
 REMEMBERED = 4096
+
+
+def fulfil(future: Future[T], value: T) -> None:
+    """Answer who waits, unless that was cancelled: a task may be, at any moment."""
+    if future.set_running_or_notify_cancel():
+        future.set_result(value)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +107,7 @@ class Calls:
             for call in self.open.values():
                 call.waiting = []
         for answer in waiting:
-            if not answer.done():
+            if answer.set_running_or_notify_cancel():
                 answer.set_exception(error)
 
     def _remember(self, outcome: Outcome) -> None:
@@ -113,5 +121,4 @@ class Calls:
         with self._lock:
             waiting, call.waiting = call.waiting, []
         for one in waiting:
-            if not one.done():
-                one.set_result(answer)
+            fulfil(one, answer)

@@ -17,6 +17,7 @@ from txlayer.effects import Broadcast, Effect, Send
 from txlayer.errors import TxLayerError
 from txlayer.messages import Access, TxId
 from txlayer.ports import Bus, Watch
+from txlayer.presence import UNREADABLE
 from txlayer.transactions.coordinator_desk import CoordinatorDesk
 
 _logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ def found(watch: Watch, event_type: str, attributes: Mapping[str, str]) -> list[
     for value in watch.snapshot().values():
         try:
             entry = msgspec.msgpack.decode(value, type=OpenTransaction)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             continue
         if entry.type == event_type and attributes.items() <= entry.attributes.items():
             entries.append(entry)
@@ -113,7 +114,7 @@ def watch_types(bus: Bus, on_change: Callable[[str, AdvertisedType | None], None
     def on_value(key: str, value: bytes | None) -> None:
         try:
             entry = msgspec.msgpack.decode(value, type=AdvertisedType) if value is not None else None
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return
         on_change(key, entry)
 

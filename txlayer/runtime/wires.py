@@ -17,7 +17,7 @@ from txlayer.errors import TxLayerError
 from txlayer.logs.record_log import Head
 from txlayer.messages import Numbered, TxId
 from txlayer.ports import Ack, Bus, Identity, Presence, SiteView, Subscription
-from txlayer.presence import Roster
+from txlayer.presence import UNREADABLE, Roster
 
 _logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def remembered_head(bus: Bus, site: str) -> Head | None:
         return None
     try:
         head = msgspec.msgpack.decode(value, type=_Head)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         _logger.warning("what the bus remembers of the log of %s cannot be read", site)
         return None
     return Head(head.incarnation, head.number)

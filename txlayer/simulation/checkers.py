@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txlayer.messages import ChainKind, Scope, Status, TxId, TxType, Visibility
+from txlayer.messages import ChainKind, Outcome, Scope, Status, TxId, TxType, Visibility
 from txlayer.simulation.history import Applied, CallSeen, History
 from txlayer.transactions.scope import has_locals
 
@@ -58,18 +58,43 @@ def _told_after_forgetting(history: History, tx: TxId) -> bool:
 
 
 def outcome_checker(history: History) -> None:
-    """What callers are told is what was decided, every time they are told."""
+    """What callers are told is what was decided, every time they are told, by id and by key."""
     for call in history.calls.values():
-        for outcome in call.outcomes:
-            tx = outcome.tx
-            decided = history.decisions.get(tx, {}) if tx is not None else {}
-            committed = any(commit for commit, _ in decided)
-            if outcome.status is Status.COMMITTED and call.terms.tx_type is TxType.DISTRIBUTED and not committed:
-                history.violation(f"told committed, was not: {tx}")
-            if outcome.status in (Status.ABORTED, Status.REFUSED) and committed:
-                history.violation(f"told {outcome.status.value}, was committed: {tx}")
-            if outcome.status is Status.COMMITTED and not outcome.called and has_locals(call.terms):
-                history.violation(f"committed without a call: {tx}")
+        for number, outcome in enumerate(call.outcomes):
+            _check_told(history, call, outcome)
+            if outcome.status is Status.FINISHED and not call.outcomes[:number]:
+                history.violation(f"forgotten before its caller was told: {outcome.tx} of {call.key}")
+    for outcome in history.told_later:
+        call_of = history.by_tx.get(outcome.tx) if outcome.tx is not None else None
+        if call_of is None:
+            history.violation(f"a question by id was not answered by id: {outcome}")
+        else:
+            _check_told(history, call_of, outcome)
+
+
+def _check_told(history: History, call: CallSeen, outcome: Outcome) -> None:
+    """No log is lost in these worlds. Keys of forgotten commits are not in the log, so that after a crash of the
+    coordinator it may not know that there was nothing under a key; of what is not confirmed it does know."""
+    committed = _committed(history, call, outcome.tx)
+    what = f"{outcome.tx} under {call.key}"
+    excused = outcome.tx is None and call.coordinator in history.crashed and not committed
+    if outcome.status is Status.UNKNOWN and not excused:
+        history.violation(f"told unknown: {what}")
+    if outcome.status is Status.COMMITTED and not committed and call.terms.tx_type is TxType.DISTRIBUTED:
+        history.violation(f"told committed, was not: {what}")
+    called = call.called_at is not None and has_locals(call.terms)
+    if outcome.status is Status.FINISHED and not committed and not called:
+        history.violation(f"told finished, took no effect anywhere: {what}")
+    if outcome.status in (Status.ABORTED, Status.REFUSED) and committed:
+        history.violation(f"told {outcome.status.value}, was committed: {what}")
+    if outcome.status is Status.COMMITTED and not outcome.called and has_locals(call.terms):
+        history.violation(f"committed without a call: {what}")
+
+
+def _committed(history: History, call: CallSeen, tx: TxId | None) -> bool:
+    """Whether this transaction committed; of an answer that names none, whether any under the key of the call did."""
+    tried = [one for one, of in history.by_tx.items() if of.key == call.key] if tx is None else [tx]
+    return any(_final(history, one) is not None for one in tried)
 
 
 def applied_checker(world: World) -> None:

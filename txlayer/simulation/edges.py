@@ -10,7 +10,7 @@ from txlayer.effects import Answer, Notify, Opened, PublishPlain, Resolve, RunHa
 from txlayer.messages import ChainKind, Numbered, Scope, Terms, TxId
 from txlayer.runtime.unit_work import Work
 from txlayer.simulation.history import Applied
-from txlayer.simulation.workload import confirm_helpers
+from txlayer.simulation.workload import LATER, confirm_helpers
 
 if TYPE_CHECKING:
     from txlayer.simulation.world import World
@@ -93,6 +93,8 @@ class Edges:
         if script is not None:
             script.on_resolved(effect.outcome)
         elif effect.outcome.final:
+            if effect.call.endswith(LATER):
+                self.world.history.told_later.append(effect.outcome)
             self.world.clock.after(0.01, lambda: confirm_helpers(self.world, effect, site))
 
     def surfaced(self, site: str, effect: Surface) -> None:

@@ -28,6 +28,7 @@ class Read:
     publisher: str = NOBODY
     reader: str = NOBODY
     chain: m.Followed | None = None
+    asked: m.Asked = m.NOBODY
     token: bytes = b""
     decision: m.Decision | None = None
     serial: int = 0
@@ -40,7 +41,7 @@ class Read:
             case m.Begin() | m.Prepare():
                 self.members = message.members
             case m.Create():
-                self.key, self.publisher = message.key, message.publisher
+                self.key, self.publisher, self.asked = message.key, message.publisher, message.asked
             case m.Created() | m.Outcome():
                 self.key = message.key
             case m.Submit() | m.CommitRequest():
@@ -99,15 +100,16 @@ class Read:
             case "Hello":
                 return [m.Hello(self.key, tx.coordinator, FAR)]
             case "Created":
-                return [m.Created(self.key, another)]
+                return [m.Created(self.key, another, answers=self.asked)]
             case "Refused":
-                return [m.Refused(self.key, tx, "evil", tx.coordinator)]
+                return [m.Refused(self.key, of, "evil", tx.coordinator, self.asked) for of in (tx, None)]
             case "Accepted":
                 return [m.Accepted(tx, self.publisher, FAR)]
             case "VotesMissing":
                 return [m.VotesMissing(tx, 1, 0)]
             case "Outcome":
-                return [m.Outcome(tx, self.key, status) for status in (Status.ABORTED, Status.COMMITTED)]
+                values = (Status.ABORTED, Status.COMMITTED)
+                return [m.Outcome(tx, self.key, status, answers=self.asked) for status in values]
             case "Census":
                 return [m.Census(tx, terms, self.own.hashes(tx), Standing(10**6), 0, self.census.events)]
             case "Begin":
@@ -143,9 +145,9 @@ class Read:
         match kind:
             case "Follow":
                 readers = (NOBODY, self.reader)
-                return [m.Follow(who, chain, log, (terms.type,), upto) for who in readers for upto in (-1, 1)]
+                return [m.Follow(who, chain, log, (terms.type,), upto, FAR) for who in readers for upto in (-1, 1)]
             case "Followed":
-                return [m.Followed(site, log, chain, FAR)]
+                return [m.Followed(site, log, chain, FAR, number) for number in (1, 2)]
             case "Commit":
                 another = msgspec.structs.replace(tx, number=tx.number + FAR)
                 return [m.Commit(site, log, chain, number, another, terms, (event,)) for number in (1, 2)]

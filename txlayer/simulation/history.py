@@ -52,6 +52,8 @@ class History:
     stale: dict[tuple[str, str, str], None] = field(default_factory=dict)
     finished: dict[TxId, None] = field(default_factory=dict)
     blocked: list[tuple[str, TxId]] = field(default_factory=list)
+    told_later: list[Outcome] = field(default_factory=list)
+    """Answers to those who asked by id when all was over."""
     public: dict[TxId, dict[int, float]] = field(default_factory=dict)
     notified: list[tuple[str, TxId, int]] = field(default_factory=list)
     delivered: dict[tuple[str, TxId], None] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class History:
     violations: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     crashes: int = 0
+    crashed: dict[str, None] = field(default_factory=dict)
     events: int = 0
 
     def violation(self, text: str) -> None:

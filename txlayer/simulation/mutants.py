@@ -43,11 +43,13 @@ from txlayer.simulation.mutations import (
     doubter_gives_up,
     finisher_decides,
     forget_after_first_ack,
+    forgotten_unknown,
     gap_ignored,
     half_a_log,
     head_unknown,
     inspect_trusts,
     instead,
+    key_unknown,
     late_ack_ignored,
     local_commits_early,
     locals_follow_decision,
@@ -78,6 +80,7 @@ from txlayer.transactions.creations import Creations
 from txlayer.transactions.event_coordinator import EventCoordinator
 from txlayer.transactions.executor import Executor
 from txlayer.transactions.finisher import Finisher
+from txlayer.transactions.forgotten import Forgotten
 from txlayer.transactions.local_executor import LocalExecutor
 from txlayer.transactions.marks import Marks
 from txlayer.transactions.participant import Participant
@@ -178,5 +181,8 @@ MUTANTS = (
     Mutant("what a publisher says to a dead transaction is ignored", (instead(CoordinatorDesk, "_on_publisher", dead_submit_queued),), hint="hosted"),
     Mutant("a refused delegation is not recorded", (without(TxCoordinator, "_delegate_refused", appends),), hint="one phase, refused"),
     Mutant("an abort of members reaches locals", (instead(TxCoordinator, "_abort", abort_reaches_locals),), hint="local by chance, refused"),
+    Mutant("a question by key is always answered with aborted", (instead(CoordinatorDesk, "on_inquire", key_unknown),)),
+    Mutant("everything forgotten is called unknown", (instead(CoordinatorDesk, "_of_forgotten", forgotten_unknown),)),
+    Mutant("forgotten commits are called aborted", (instead(Forgotten, "__contains__", always(False)),)),
     Mutant("markers are forgotten too early", (instead(Executor, "_applied", lambda self: [ForgetMarker(self.tx), *APPLIED(self)]),), hint="two phases"),
 )  # fmt: skip

@@ -379,6 +379,25 @@ def dead_submit_queued(self: CoordinatorDesk, message: Any) -> list[Any]:
 
 
 _ON_PUBLISHER = CoordinatorDesk._on_publisher
+
+
+def key_unknown(self: CoordinatorDesk, inquire: m.Inquire) -> list[Any]:
+    if inquire.tx is not None:
+        return _ON_INQUIRE(self, inquire)
+    keys, self.keys = self.keys, {}
+    batches = _ON_INQUIRE(self, inquire)
+    self.keys = keys
+    return batches
+
+
+_ON_INQUIRE = CoordinatorDesk.on_inquire
+
+
+def forgotten_unknown(self: CoordinatorDesk, *args: Any) -> m.Outcome:
+    return msgspec.structs.replace(_OF_FORGOTTEN(self, *args), status=m.Status.UNKNOWN)
+
+
+_OF_FORGOTTEN = CoordinatorDesk._of_forgotten
 ON_BEGIN = Executor.on_begin
 ADD = Chain.add
 APPLIED = Executor._applied

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from txlayer.simulation.world import World
 
 TYPES = ("orders", "stock")
+LATER = "?"
+"""At the end of the name of a call that asks about a transaction which is over."""
 OUTCOMES = (Status.COMMITTED, Status.ABORTED, Status.REFUSED)
 
 
@@ -242,6 +244,11 @@ class Script:
         by_id = self.tx is not None and self.world.rng.random() < 0.5
         tx, key = (self.tx, "") if by_id else (None, self.call.key)
         self.world.node(self.site).take(AskCall(self.call.key, self.call.coordinator, tx, key, within=20.0))
+
+    def ask_later(self) -> None:
+        """All is over: whoever asks by id must hear the same."""
+        call = AskCall(f"{self.call.key}{LATER}", self.call.coordinator, self.call.outcomes[-1].tx, within=20.0)
+        self.world.node(self.site).take(call)
 
     def _later(self, seconds: float, action: object) -> None:
         assert callable(action)

@@ -27,7 +27,7 @@ from txlayer.simulation.node import Node
 from txlayer.simulation.observer import Observer
 from txlayer.simulation.plan import Plan
 from txlayer.simulation.rows import rows_hit
-from txlayer.simulation.workload import TYPES, Script
+from txlayer.simulation.workload import LATER, TYPES, Script
 from txlayer.transactions.seat import Patience
 
 
@@ -122,6 +122,8 @@ class World:
                 self._announce(name, True)
         for script in self.scripts.values():
             self.clock.after(self.plan.heal_for / 4, partial(self._ask_again, script))
+            if script.call.done and script.call.outcomes[-1].tx is not None:
+                script.ask_later()
 
     def _ask_again(self, script: Script) -> None:
         """A caller that has heard nothing asks once more, when everything works."""
@@ -135,9 +137,13 @@ class World:
 
     def _at_rest(self) -> bool:
         """Nothing is open anywhere."""
-        if not all(script.call.done for script in self.scripts.values()):
+        if not all(script.call.done for script in self.scripts.values()) or self._later_calls():
             return False
         return not any(self.unfinished(node) for node in self.nodes.values())
+
+    def _later_calls(self) -> bool:
+        open_calls = (node.participant.publishers for node in self.nodes.values() if node.participant is not None)
+        return any(call.endswith(LATER) for calls in open_calls for call in calls)
 
     def unfinished(self, node: Node) -> list[str]:
         """What a site still has to do; empty at rest."""
@@ -191,6 +197,7 @@ class World:
         if not node.up or self._healed:
             return
         self.history.crashes += 1
+        self.history.crashed[name] = None
         self.history.faults.update(rows_hit(node))
         self.note(name, f"crashes {why}")
         node.crash(kept=self.rng.choice([0, 1]))

@@ -37,7 +37,7 @@ class Census:
         if member in self.joined:
             return member
         if not admits(self.terms, join) or self._full():
-            self.others[member] = None
+            self.on_decline(member)
             return None
         if join.identity and any(known.identity == join.identity for known in self.joined.values()):
             return None
@@ -48,8 +48,9 @@ class Census:
         return member
 
     def on_decline(self, answer: bytes) -> None:
-        """Someone is there and will not vote."""
-        self.others[answer] = None
+        """Someone is there and will not vote. If there are too many to remember, the window closes the census."""
+        if self.present is not None and len(self.others) < min(len(self.present), self.most):
+            self.others[answer] = None
 
     def complete(self) -> bool:
         """Whether no answer is outstanding that could matter.

@@ -56,7 +56,7 @@ class CoordinatorDesk:
     transactions: dict[TxId, TxCoordinator] = field(default_factory=dict)
     keys: dict[str, TxId] = field(default_factory=dict)
     settled: dict[TxId, None] = field(default_factory=dict)
-    creations: Creations = field(default_factory=Creations)
+    creations: Creations = field(init=False)
     chains: dict[ChainKind, Chain] = field(default_factory=dict)
     present: dict[str, PresenceChanged] = field(default_factory=dict)
     predicates: dict[str, Predicate] = field(default_factory=dict)
@@ -68,6 +68,9 @@ class CoordinatorDesk:
 
     def __post_init__(self) -> None:
         self.chains = {kind: Chain(self.seat, kind) for kind in ChainKind}
+        self.creations = Creations(
+            most_publishers=self.seat.bounds.publishers, most_open=self.seat.bounds.open_transactions
+        )
 
     # Creation
 
@@ -75,24 +78,28 @@ class CoordinatorDesk:
         """A publisher opens a transaction, or repeats that it wants to."""
         if create.coordinator != self.seat.site:  # meant for another site, brought here by someone
             return []
+        predicate = self.predicates.pop(create.key, None) if create.publisher == self.seat.site else None
         known = self.keys.get(create.key)
         current = create.coordinator_life == self.seat.life
         if known is not None:
             if current:  # a copy of it may come when the transaction is forgotten
-                self.creations.take(create, self._log_of(create.publisher))
+                self.creations.take(create)
             return self._step(known, lambda tx: tx.on_create_again(create))
         if not current:
             return self._reply(create.publisher, m.Hello(create.key, self.seat.site, self.seat.life))
         if self.creations.ended(create):
             return self._reply(create.publisher, self._of_forgotten_key(create.key, create.asked))
-        if not self.creations.take(create, self._log_of(create.publisher)):
+        refusal = self.creations.over_limit(create)
+        if refusal:
+            return self._reply(create.publisher, m.Refused(create.key, None, refusal, self.seat.site, create.asked))
+        if not self.creations.take(create):
             return []
         refusal = self._refusal(create)
         if refusal:
             return self._reply(create.publisher, m.Refused(create.key, None, refusal, self.seat.site, create.asked))
-        return self._open(create)
+        return self._open(create, predicate)
 
-    def _open(self, create: m.Create) -> list[Batch]:
+    def _open(self, create: m.Create, predicate: Predicate | None) -> list[Batch]:
         tx = self.seat.tx(self.next_number)
         reserve: list[Effect] = []
         if self.next_number >= self.reserved:
@@ -100,7 +107,6 @@ class CoordinatorDesk:
             reserve = [Append("n", NumbersReserved(self.reserved), barrier=True)]
         self.next_number += 1
         present = self._present(create.terms.type)
-        predicate = self.predicates.pop(create.key, None)
         self.keys[create.key] = tx
         self.transactions[tx] = coordinator = TxCoordinator.create(self.seat, tx, create, present, predicate)
         return [(("c", tx), [*reserve, *coordinator.start(self._low())]), *self._after(coordinator)]
@@ -118,11 +124,6 @@ class CoordinatorDesk:
         if len(create.items) > self.seat.limits.events or size > self.seat.limits.bytes:
             return f"over {self.seat.limits.events} events or {self.seat.limits.bytes} bytes: raise limits"
         return ""
-
-    def _log_of(self, site: str) -> str:
-        """The log that holds a name now; empty if that is not known."""
-        present = self.present.get(site)
-        return present.incarnation if present is not None else ""
 
     def _present(self, event_type: str) -> dict[str, None] | None:
         if not self.present:
@@ -211,6 +212,7 @@ class CoordinatorDesk:
         """A caller asks by id or by key."""
         tx = inquire.tx or self.keys.get(inquire.key)
         if tx is None:
+            self.creations.on_question(inquire)
             return self._reply(inquire.publisher, self._of_forgotten_key(inquire.key, inquire.asked))
         coordinator = self.transactions.get(tx)
         if coordinator is None:

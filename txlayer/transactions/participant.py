@@ -186,7 +186,9 @@ class Participant:
                 return []
             where = call.tx.coordinator if isinstance(call, JoinCall) else call.coordinator
             self.serial += 1
-            publisher = self.publishers[call.call] = Publisher(self.seat, call.call, where, self.serial, tx=call.tx)
+            below = next(iter(self.open_serials), self.serial)
+            publisher = Publisher(self.seat, call.call, where, self.serial, below, tx=call.tx)
+            self.publishers[call.call] = publisher
         return self._publish(publisher, self._call(publisher, call))
 
     def _call(

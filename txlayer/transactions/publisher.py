@@ -203,7 +203,7 @@ class Publisher:
     def _pending(self) -> list[m.AnyMessage]:
         """Everything that has not been answered."""
         if self.ending == "ask":
-            return [m.Inquire(self.seat.site, self.tx, self.key, self._asked())]
+            return [m.Inquire(self.seat.site, self.tx, self.key, self._asked(), self.below)]
         if self.tx is None:
             return [self._create()]
         if self.joining and not self.submitted:

@@ -37,6 +37,9 @@ class Bounds:
     chain_entries: int = 10_000
     members: int = 1000
     reader_window: int = 16
+    publishers: int = 100_000
+    censuses: int = 10_000
+    peers: int = 100_000
 
 
 @dataclass(frozen=True, slots=True)

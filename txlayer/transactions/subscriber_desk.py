@@ -72,9 +72,12 @@ class SubscriberDesk:
     # Census
 
     def on_census(self, census: m.Census) -> list[Batch]:
-        """A transaction is announced."""
-        tx = census.tx
-        batches = self._on_standing((tx.coordinator, tx.incarnation), census.standing)
+        """A transaction is announced. Beyond a limit it is as if it had not been heard: it is said again."""
+        tx, peer = census.tx, (census.tx.coordinator, census.tx.incarnation)
+        new = self._member(tx) is None and tx not in self.asked
+        if new and (crowded := self._over_limit(peer)):
+            return [(("m", tx), [Surface("census ignored", tx, crowded)])]
+        batches = self._on_standing(peer, census.standing)
         known = self._member(tx)
         if known is not None:
             again = known.on_census_again() if isinstance(known, Executor) else self._decline(census)
@@ -89,6 +92,17 @@ class SubscriberDesk:
             return [*batches, (("m", tx), self._decline(census))]
         self.asked[tx] = census
         return [*batches, (("m", tx), [AskScopeEffect(tx, census.terms)])]
+
+    def _over_limit(self, peer: Peer) -> str:
+        bounds = self.seat.bounds
+        if len(self.asked) >= bounds.censuses:
+            return f"more than {bounds.censuses} censuses wait for the application: raise bounds.censuses"
+        if self._is_one_too_many(peer):
+            return f"more than {bounds.peers} logs of coordinators were met: raise bounds.peers"
+        return ""
+
+    def _is_one_too_many(self, peer: Peer) -> bool:
+        return len(self.marks.known) >= self.seat.bounds.peers and peer not in self.marks.known
 
     def on_scope(self, choice: ScopeChosen) -> list[Batch]:
         """The application has chosen; what arrived meanwhile comes after."""
@@ -313,6 +327,9 @@ class SubscriberDesk:
             known.types = tuple(sorted({*known.types, *call.types}))
             known.registration += 1
             return [(("reader", key), known.start())]
+        if known is None and len(self.readers) >= self.seat.bounds.peers:
+            full = f"more than {self.seat.bounds.peers} chains are read: raise bounds.peers"
+            return [(("reader", key), [Surface("chain ignored", None, full)])]
         self.readers[key] = reader = ChainReader(self.seat, call.coordinator, call.incarnation, call.kind, call.types)
         reader.registration = known.registration + 1 if known is not None else 1
         return [(("reader", key), reader.start())]
@@ -343,6 +360,8 @@ class SubscriberDesk:
 
     def _on_mark(self, mark: m.Mark) -> list[Batch]:
         peer = (mark.coordinator, mark.incarnation)
+        if self._is_one_too_many(peer) and peer not in self.members:
+            return []
         self.marks.advance(peer, mark.standing)
         return self._sweep(peer, list(self.members.get(peer, {})))
 
@@ -371,6 +390,8 @@ class SubscriberDesk:
             batches.append((("m", tx), effects))
         if not dropped:
             return batches
+        if not self.members[peer]:
+            del self.members[peer]
         remembered = PeerMark(peer[0], peer[1], self.marks.known[peer])
         return [(("marks", peer), [Append(f"w/{peer[0]}/{peer[1]}", remembered)]), *batches]
 

@@ -13,6 +13,7 @@ from txlayer.effects import (
     CommitCall,
     ConfirmCall,
     FollowCall,
+    LeaveCall,
     PresenceChanged,
     PublishCall,
     Received,
@@ -183,3 +184,20 @@ def test_reader_that_lost_its_log_is_registered_again_after_it_was_stale() -> No
     follow(bench)
     commit(bench, "six")
     assert list(bench.sites["f"].resource.values) == ["one", "six"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_creation_that_comes_after_its_caller_was_told_that_it_aborted_starts_nothing(restarted: bool) -> None:
+    bench = Bench(Site("p"), Site("c"), Site("a", member()))
+    bench.lose = kind(m.Create)
+    bench.give("p", BeginCall("k", SHOT, "c", ITEMS))
+    (late,) = said(bench, m.Create)
+    bench.lose = lambda target, message: False
+    if restarted:
+        bench.restart("p")
+    else:
+        bench.give("p", LeaveCall("k"))
+    bench.give("p", AskCall("asks", "c", key="k"))
+    assert bench.sites["p"].outcomes["asks"][0].status is Status.ABORTED
+    deliver(bench, "c", late)
+    assert not bench.sites["a"].resource.values

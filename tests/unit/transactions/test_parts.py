@@ -203,29 +203,26 @@ def test_creation_is_taken_once_and_never_below_the_publishers_mark() -> None:
         return Create(f"k{serial}", "p", life, Terms("t"), (), 1, serial, below, incarnation="log")
 
     creations = Creations()
-    assert creations.take(create(1), "log")
+    assert creations.take(create(1))
     assert creations.ended(create(1))
-    assert not creations.take(create(1), "log")
-    assert creations.take(create(2, below=2), "log")
-    assert list(creations.publishers["p"].taken) == [2], "what lies below is forgotten"
-    assert not creations.take(create(1), "log")
-    assert creations.take(create(1, life=2), "log")
-    assert not creations.take(create(3, life=1), "log"), "an older life has nothing to say"
+    assert not creations.take(create(1))
+    assert creations.take(create(2, below=2))
+    assert list(creations.publishers["p", "log"].taken) == [2], "what lies below is forgotten"
+    assert not creations.take(create(1))
+    assert creations.take(create(1, life=2))
+    assert not creations.take(create(3, life=1)), "an older life has nothing to say"
 
 
-def test_creations_of_a_new_log_count_from_the_time_that_it_holds_the_name() -> None:
+def test_creations_of_a_new_log_count_for_themselves() -> None:
     def create(serial: int, incarnation: str) -> Create:
         return Create(f"k{serial}", "p", 1, Terms("t"), (), 1, serial, incarnation=incarnation)
 
     creations = Creations()
-    assert creations.take(create(1, "first"), "")
-    assert not creations.take(create(1, "second"), "first"), "not before presence says so"
-    assert not creations.take(create(1, "second"), "")
-    assert creations.take(create(1, "second"), "second")
-    assert creations.ended(create(1, "second"))
-    assert not creations.ended(create(1, "first"))
-    assert not creations.take(create(2, "first"), "second"), "a late copy"
-    assert not creations.take(create(2, "first"), ""), "a late copy, while the name is free"
+    assert creations.take(create(1, "first"))
+    assert creations.take(create(1, "second"))
+    assert not creations.take(create(1, "second"))
+    assert not creations.take(create(1, "first")), "a late copy"
+    assert creations.ended(create(1, "first"))
 
 
 def test_pauses_grow_up_to_the_longest() -> None:

@@ -15,6 +15,7 @@ from txlayer.effects import (
     MemberAborts,
     PublishCall,
     Received,
+    ScopeChosen,
     WaitLonger,
 )
 from txlayer.messages import (
@@ -596,3 +597,94 @@ def test_who_asks_for_the_outcome_is_not_told_a_refusal_of_something_else() -> N
     bench.give("p", AskCall("q", "c", tx))
     bench.give("p", Received(m.Refused("", tx, "the transaction takes no more events"), b"frame"))
     assert "q" not in bench.sites["p"].outcomes
+
+
+# Limits
+
+
+def test_answers_to_a_census_are_remembered_up_to_a_limit() -> None:
+    bench = Bench(Site("p", bounds=Bounds(members=10)))
+    bench.give("p", BeginCall("k", Terms("orders", require=Conditions(at_least=1)), "p"))
+    ((tx, coordinator),) = bench.sites["p"].participant.coordinator.transactions.items()
+    coordinator.census.present = dict.fromkeys(map(str, range(100)))
+    for number in range(20):
+        bench.give("p", Received(m.Decline(tx, number.to_bytes(16))))
+    assert len(coordinator.census.others) <= 10
+    bench.fire("p", "window")
+    assert "at least 1" in bench.sites["p"].outcomes["k"][-1].reason, "the window closes it"
+
+
+def test_publishers_are_remembered_up_to_a_limit_and_one_more_is_told_which() -> None:
+    bench = Bench(*(Site(name) for name in "pqr"), Site("h", bounds=Bounds(publishers=2)))
+    for name in "pqr":
+        begin(bench, site=name, call=name, coordinator="h")
+    assert len(bench.sites["h"].participant.coordinator.creations.publishers) == 2
+    assert "bounds.publishers" in bench.sites["r"].outcomes["r"][-1].reason
+    begin(bench, site="q", call="again", coordinator="h")
+    assert "again" not in bench.sites["q"].outcomes
+
+
+def test_creations_since_the_oldest_unconfirmed_one_are_remembered_up_to_a_limit() -> None:
+    bench = Bench(Site("p"), Site("h", bounds=Bounds(open_transactions=3)))
+    none = Terms("orders", tx_type=TxType.LOCAL, one_shot=True)
+    for key in ("first", "second", "third", "fourth"):
+        bench.give("p", BeginCall(key, none, "h", (Item("orders", b"x"),)))
+        bench.fire("h", "linger")
+        if key != "first":
+            bench.give("p", ConfirmCall(key))
+            bench.fire("h", "linger")
+    assert status(bench, "third") is Status.COMMITTED
+    assert "since its oldest unconfirmed one" in bench.sites["p"].outcomes["fourth"][-1].reason
+    bench.give("p", ConfirmCall("first"))
+    bench.give("p", BeginCall("fifth", none, "h", (Item("orders", b"x"),)))
+    assert status(bench, "fifth") is Status.COMMITTED
+
+
+def test_censuses_that_wait_for_the_application_are_bounded_and_come_again() -> None:
+    bench = Bench(Site("a", member(), bounds=Bounds(censuses=2)))
+    subscriber = bench.sites["a"].participant.subscriber
+    censuses = [m.Census(TxId("z", "log", number, "n"), ORDERS, HASHES, m.Standing()) for number in (1, 2, 3)]
+    for census in censuses:
+        subscriber.on_message(census, b"")
+    assert list(subscriber.asked) == [census.tx for census in censuses[:2]]
+    ((_, (surface,)),) = subscriber.on_message(censuses[2], b"")
+    assert "bounds.censuses" in surface.detail
+    subscriber.on_scope(ScopeChosen(censuses[0].tx, Scope.NONE))
+    subscriber.on_message(censuses[2], b"")
+    assert censuses[2].tx in subscriber.asked
+
+
+def test_logs_of_coordinators_are_remembered_up_to_a_limit() -> None:
+    bench = Bench(Site("a", member(), bounds=Bounds(peers=2)))
+    subscriber = bench.sites["a"].participant.subscriber
+    for log in ("one", "two", "three"):
+        bench.give("a", Received(m.Census(TxId("z", log, 1, "n"), ORDERS, HASHES, m.Standing(1))))
+        bench.give("a", Received(m.Mark("z", log, m.Standing(2))))
+    assert set(subscriber.marks.known) == {("z", "one"), ("z", "two")}
+    assert "bounds.peers" in bench.sites["a"].surfaced[-1].detail
+
+
+def test_chains_are_read_up_to_a_limit() -> None:
+    bench = Bench(Site("f", bounds=Bounds(peers=1)))
+    for log in ("one", "two"):
+        bench.give("f", FollowCall("z", log, ChainKind.COMMITS, ("orders",)))
+    assert [key[1] for key in bench.sites["f"].participant.subscriber.readers] == ["one"]
+    assert list(bench.sites["f"].records) == ["k/z/one/commits"]
+    assert "bounds.peers" in bench.sites["f"].surfaced[-1].detail
+
+
+def test_nothing_is_kept_of_a_coordinator_but_its_mark() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    shot = Terms("orders", limit=Limit.DISTRIBUTED, one_shot=True, require=Conditions(only=("a",)))
+    bench.give("p", BeginCall("k", shot, "p", (Item("orders", b"x"),)))
+    bench.give("p", ConfirmCall("k"))
+    bench.fire("a", "ask")
+    assert not bench.sites["a"].participant.subscriber.members
+    assert list(bench.sites["a"].records) == ["w/p/log-p"]
+
+
+def test_predicate_goes_with_the_creation_that_it_was_given_for() -> None:
+    bench = Bench(Site("p", bounds=Bounds(open_transactions=0)), Site("a", member()))
+    begin(bench, predicate=lambda members: False)
+    assert "bounds.open_transactions" in bench.sites["p"].outcomes["k"][-1].reason
+    assert not bench.sites["p"].participant.coordinator.predicates
