@@ -854,6 +854,41 @@ def test_a_handler_that_waits_for_another_subscription_s_event_is_not_stuck_behi
         other.close()
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_slow_durable_handler_stops_the_reading_and_not_the_connection(
+    private_mqtt_broker: PrivateBroker, opened: Opener, plain: Callable[..., Plain], name: str, qos: int
+) -> None:
+    broker, go_on, inbox = private_mqtt_broker(log_type="all"), threading.Event(), Inbox()
+
+    def handler(delivery: Delivery) -> None:
+        go_on.wait(DEADLINE)
+        inbox(delivery)
+
+    subscription: Any = opened(broker.url, keepalive=1).subscribe(name, handler, durable=name)
+    subscription._lane._high_water = 10
+    publisher, count = plain(broker.url), 3000
+    sent = [publisher.client.publish(name, b"%d" % number + bytes(10_000), qos) for number in range(count)]
+    sent[-1].wait_for_publish(DEADLINE)
+    eventually(lambda: broker.log_text().count(f"Received PINGREQ from {name}\n") >= 4, "longer than two keepalives")
+    assert len(subscription._lane._queue) < 1000
+    subscription.add(f"{name}/more")  # its confirmation is behind the events
+    go_on.set()
+    inbox.wait(count)
+    assert inbox.payloads == [b"%d" % number + bytes(10_000) for number in range(count)]
+    assert subscription._own_session.generations == 1
+
+
+def test_room_that_comes_with_the_goodbye_does_no_harm(
+    mqtt_broker: Server, opened: Opener, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    subscription: Any = opened(mqtt_broker.url).subscribe(name, Inbox(), durable=name)
+    session = subscription._own_session
+    session._has_room = lambda: session._said_goodbye  # the socket is closed then
+    session.look_again()
+    subscription.close()
+    assert "ended by a bug" not in caplog.text
+
+
 def test_publishes_from_many_threads_leave_in_the_order_of_their_numbers(
     mqtt_broker: Server, opened: Opener, name: str
 ) -> None:

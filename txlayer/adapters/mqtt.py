@@ -61,6 +61,11 @@ def _start(subscription: MqttSubscription, session: Session | None = None) -> Mq
     return subscription
 
 
+def _look_again(sessions: Sequence[Session]) -> None:
+    for session in sessions:
+        session.look_again()
+
+
 def _check_topic(topic: str) -> None:
     check_name(topic)
     check_depth(topic)
@@ -203,10 +208,11 @@ class MqttBus(BusBase):
         shares = holder is None and options.ack is Ack.AUTO and not self._router.overlaps(topics)
         if not shares:
             self._refuse_own_client()
-        lane = self._lane(options)
+        sessions: list[Session] = []
+        lane = self._lane(options, lambda: _look_again(sessions))
         try:
             if not shares:
-                return self._start_apart(topics, lane, options.name, holder)
+                return self._start_apart(topics, lane, options.name, holder, sessions)
             return _start(MqttSubscription(topics, lane, None, self._main, self._router, None, self._add_apart))
         except BaseException:
             lane.close()
@@ -214,7 +220,7 @@ class MqttBus(BusBase):
 
     def _add_apart(self, topics: Sequence[str], lane: Lane) -> MqttSubscription:
         self._refuse_own_client()
-        return self._start_apart(topics, lane, "", None)
+        return self._start_apart(topics, lane, "", None, [])
 
     def _refuse_own_client(self) -> None:
         if self._own_client is not None:
@@ -223,14 +229,18 @@ class MqttBus(BusBase):
                 "without overlapping topics; for others open the bus by URL"
             )
 
-    def _start_apart(self, topics: Sequence[str], lane: Lane, name: str, holder: Holder | None) -> MqttSubscription:
-        """A subscription on a session of its own."""
+    def _start_apart(
+        self, topics: Sequence[str], lane: Lane, name: str, holder: Holder | None, sessions: list[Session]
+    ) -> MqttSubscription:
+        """A subscription on a session of its own, which is added to `sessions` and reads while the lane has room."""
         router, will, leftover = Router(self._envelope), None, set[str]()
         if holder is not None:
             will = Will(f"{DIRECTORY}/{DURABLE}/{name}", holder.will)
             before = holder.before.info.get("topics", "") if holder.before else ""
             leftover = {topic for topic in before.split("\n") if topic} - set(topics)
-        session = self._new_session(self._new_client(name if holder else None), router, holder is not None, will)
+        client = self._new_client(name if holder else None)
+        session = self._new_session(client, router, holder is not None, will, lambda: not lane.full)
+        sessions.append(session)
         subscription = MqttSubscription(topics, lane, holder, session, router, session, self._add_apart)
         _start(subscription, session)
         if leftover:
@@ -264,6 +274,7 @@ class MqttBus(BusBase):
         router: Router,
         durable: bool = False,
         will: Will | None = None,
+        has_room: Callable[[], bool] = lambda: True,
     ) -> Session:
         return Session(
             client,
@@ -276,6 +287,7 @@ class MqttBus(BusBase):
             on_ready=router.on_ready,
             on_ended=router.on_ended,
             on_refused=router.on_refused,
+            has_room=has_room,
             neighbour=self._main if durable else None,
         )
 

@@ -47,6 +47,11 @@ class SessionFilters:
         self._asked: dict[int, tuple[Answer, list[str]]] = {}
         self._unanswered: list[Answer] = []
 
+    @property
+    def asking(self) -> bool:
+        """Whether an answer of the broker is awaited."""
+        return bool(self._asked)
+
     def subscribe(self, filters: Filters, answer: Answer) -> None:
         """Only while connected; if the broker's answer is lost with the connection, `resume` asks again."""
         self._wanted.update(filters)

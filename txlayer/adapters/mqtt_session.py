@@ -83,6 +83,7 @@ class Session:
         on_ready: Callable[[], None] = lambda: None,
         on_ended: Callable[[BusError], None] = lambda error: None,
         on_refused: Callable[[Collection[str]], None] = lambda filters: None,
+        has_room: Callable[[], bool] = lambda: True,
         neighbour: Session | None = None,
     ) -> None:
         self.client = client
@@ -93,6 +94,7 @@ class Session:
         self._options = options
         self._durable = durable
         self._on_messages = on_messages
+        self._has_room = has_room
         self._keepalive = keepalive or options.keepalive
         self._on_ended = on_ended
         self._neighbour = neighbour
@@ -178,6 +180,10 @@ class Session:
     @property
     def closing(self) -> bool:
         return self._retired or self._stopping.is_set()
+
+    def look_again(self) -> None:
+        """There may be room for events again."""
+        self._wake_up.call()
 
     def retire(self) -> None:
         """It is about to be closed: filters need not be given back one by one."""
@@ -386,33 +392,39 @@ class Session:
         poller.register(self._wake_up, select.POLLIN)
         poller.register(sock, select.POLLIN)
         pending = getattr(sock, "pending", None)
-        writing, next_misc, began = False, 0.0, time.monotonic()
+        wanted, next_misc, began = select.POLLIN, 0.0, time.monotonic()
         self._filters.resume()
         while self.client.socket() is sock and not (self._stopping.is_set() and not self._commands):
             self._pump()
             if self.client.want_write():
                 self.client.loop_write()
             unsent = not flush(sock) or self.client.want_write()
-            if unsent != writing:
-                writing = unsent
-                poller.modify(sock, select.POLLIN | select.POLLOUT if writing else select.POLLIN)
+            if self.client.socket() is not sock:  # closed behind a DISCONNECT
+                return
             self._wake_up.asleep = True
-            busy = self._commands or self._acks or self._outbox.has_work(self._room) or (pending and pending())
+            reading = self._has_room() or self._filters.asking
+            before, wanted = wanted, (select.POLLIN if reading else 0) | (select.POLLOUT if unsent else 0)
+            if wanted != before:
+                poller.modify(sock, wanted)
+            unread = bool(reading and pending and pending())
+            busy = self._commands or self._acks or self._outbox.has_work(self._room) or unread
             ready = poller.poll(0 if busy else 500)
             self._wake_up.asleep = False
-            self._read(ready, pending)
+            self._read(ready, unread)
             now = time.monotonic()
             if now > next_misc:
                 next_misc = now + 0.5
+                if not reading:
+                    self.client._ping_t = 0.0  # the answer to the last ping waits unread; the broker must hear the next
                 self.client.loop_misc()
                 if now - began > LONGEST_PAUSE:
                     self._patience.progress()
 
-    def _read(self, ready: Sequence[tuple[int, int]], pending: Callable[[], int] | None) -> None:
+    def _read(self, ready: Sequence[tuple[int, int]], unread: bool) -> None:
         wake = self._wake_up.fileno()
         if any(fd == wake for fd, _ in ready):
             self._wake_up.clear()
-        if not (pending and pending()) and all(fd == wake or event == select.POLLOUT for fd, event in ready):
+        if not unread and all(fd == wake or event == select.POLLOUT for fd, event in ready):
             return
         for _ in range(_READS_IN_A_ROW):
             progress = self._progress
