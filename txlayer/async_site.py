@@ -32,6 +32,9 @@ class AsyncTransaction(Face):
             self.outcome = core.give_up()
             raise_for(self.outcome)
             return self
+        except asyncio.CancelledError:
+            core.give_up()
+            raise
         if isinstance(opened, Outcome):
             self.outcome = core.not_opened(opened)
         return self
@@ -150,6 +153,9 @@ class AsyncSite(SiteBase):
             answer = await asyncio.wait_for(asyncio.wrap_future(question.answer), within + BEGIN_SECONDS)
         except TimeoutError:
             answer = None
+        except asyncio.CancelledError:
+            question.drop()
+            raise
         return question.note(answer)
 
 

@@ -202,6 +202,8 @@ class Opened:
     call: str
     tx: TxId
     members: int
+    type: str = ""
+    """Of a transaction that was joined."""
 
 
 @dataclass(frozen=True, slots=True)

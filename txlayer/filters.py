@@ -1,8 +1,8 @@
 """Attribute filters: what a subscriber asks of an event's, or a transaction's, attributes.
 
 `where={"subject": "DSOnline", "room": one_of("B1", "B2"), "seats": between(10, 50), "city": starts_with("New")}`.
-Attributes are text; where a filter is given numbers, an attribute is compared as a number, and one that is none does
-not match. All conditions must hold; an attribute that is missing matches nothing.
+Attributes are text, truth values `true` and `false`; where a filter is given numbers, an attribute is compared as a
+number, and one that is none does not match. All conditions must hold; an attribute that is missing matches nothing.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Test:
     """One condition on one attribute. Made by the functions below."""
 
     holds: Callable[[Any], bool]
-    text: str
+    shown: str
 
     def __repr__(self) -> str:
-        return self.text
+        return self.shown
 
 
 Where: TypeAlias = Mapping[str, "str | int | float | bool | Test"]
@@ -31,10 +31,10 @@ Where: TypeAlias = Mapping[str, "str | int | float | bool | Test"]
 def equals(value: str | int | float | bool) -> Test:
     """The same text, or the same number."""
     if isinstance(value, bool):
-        return Test(lambda found: _text(found) == _text(value), f"equals({value!r})")
+        return Test(lambda found: text(found) == text(value), f"equals({value!r})")
     if isinstance(value, int | float):
         return Test(lambda found: _number(found) == value, f"equals({value!r})")
-    return Test(lambda found: _text(found) == value, f"equals({value!r})")
+    return Test(lambda found: text(found) == value, f"equals({value!r})")
 
 
 def one_of(*values: str | int | float) -> Test:
@@ -62,7 +62,7 @@ def below(most: float) -> Test:
 
 def starts_with(prefix: str) -> Test:
     """A text that begins so."""
-    return Test(lambda found: _text(found).startswith(prefix), f"starts_with({prefix!r})")
+    return Test(lambda found: text(found).startswith(prefix), f"starts_with({prefix!r})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ class Filter:
         return all(name in attributes and test.holds(attributes[name]) for name, test in self.tests)
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """An attribute as it travels and as filters see it."""
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 

@@ -241,11 +241,12 @@ class Submit(Message, frozen=True):
 
 
 class Accepted(Message, frozen=True):
-    """Coordinator to publisher: its events up to `upto` are in the transaction."""
+    """Coordinator to publisher: its events up to `upto` are in the transaction. Who joins by id learns its type."""
 
     tx: TxId
     publisher: str
     upto: int
+    type: str = ""
 
 
 class CommitRequest(Message, frozen=True):

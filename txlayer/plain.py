@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from txlayer.delivery import Delivery
 from txlayer.participant import Event, Participant, Subscriber
@@ -65,4 +68,8 @@ class PlainEvents:
 
 def _fields(data: Any) -> Mapping[str, Any]:
     """What a filter may look at inside a payload: its top-level fields."""
+    if isinstance(data, msgspec.Struct):
+        return msgspec.structs.asdict(data)
+    if dataclasses.is_dataclass(data):
+        return {one.name: getattr(data, one.name) for one in dataclasses.fields(data)}
     return data if isinstance(data, dict) else {}

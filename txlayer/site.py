@@ -78,7 +78,8 @@ class Site(SiteBase):
         """What became of a transaction, by id or by the caller's key; `OutcomeUnknown` if nobody answers in time.
 
         For a caller that does not know. Once a caller was told of a commit its coordinator may forget it, and then says
-        `FINISHED`; this site still knows for a while. Under a key it is kept.
+        `FINISHED`; this site still knows for a while. Under a key it is kept, by the coordinator that had it: without
+        `coordinator=` this site alone is asked, and says `UNKNOWN` of a key that another one may have had.
         """
         question = self._ask(tx, key, coordinator, within)
         try:

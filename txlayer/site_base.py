@@ -10,11 +10,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from msgspec.structs import replace as replace_fields
+
 from txlayer.adapters.base import check_label
 from txlayer.effects import AskCall, ConfirmCall, FollowCall, LeaveCall, Predicate, Surface
 from txlayer.errors import OutcomeUnknown, UsageError
 from txlayer.event_types import EventTypes, check_type_name, declared
-from txlayer.filters import Where
+from txlayer.filters import Where, text
 from txlayer.logs.port import Disk
 from txlayer.logs.register import Register
 from txlayer.messages import (
@@ -44,7 +46,7 @@ from txlayer.runtime.engine import Engine, Settings, Threads
 from txlayer.runtime.inspection import TransactionView
 from txlayer.runtime.loop import Probe
 from txlayer.runtime.membership import Application
-from txlayer.runtime.wires import plain_topic
+from txlayer.runtime.wires import HOSTS, plain_topic
 from txlayer.security_levels import Secret, Signed, make_seal
 from txlayer.transacting import CALL, KEY, Plan, Transacting, check_size, declared_name, make_item
 from txlayer.transactions.constraints import check_terms
@@ -264,7 +266,7 @@ class SiteBase:
         vote_within: float = 5.0,
         complete_within: float = 60.0,
         delivery_attempts: int = 8,
-        on_votes_missing: Callable[[TxId | None], float] | None = None,
+        on_votes_missing: Callable[[TxId | None], float | None] | None = None,
         within: float = 30.0,
     ) -> Plan:
         self._engine.check()
@@ -319,7 +321,7 @@ class SiteBase:
         self._engine.check()
         name = self._type_name(type) if type is not None else ""
         tx = parse_txid(id) if isinstance(id, str) else id
-        wanted = {str(key): str(value) for key, value in (attributes or {}).items()}
+        wanted = {str(key): text(value) for key, value in (attributes or {}).items()}
         if tx is None and not name:
             raise UsageError("join by id, or by type and attributes")
 
@@ -342,11 +344,18 @@ class SiteBase:
         if isinstance(tx, str):
             tx = parse_txid(tx)
         name = f"{KEY}{key}" if key is not None else f"{CALL}{secrets.token_hex(8)}"
-        call, answer = self._engine.calls.ask(name, tx)
+        if coordinator == HOSTED:
+            raise UsageError("a key is known to one coordinator: name it, coordinator='...'")
+        call, answer, new = self._engine.calls.ask(name, tx)
         if not answer.done():
-            where = tx.coordinator if tx is not None else coordinator or self.name
+            where = tx.coordinator if tx is not None else self._coordinator(coordinator, Access.SINGLE)
             self._engine.post(AskCall(call.name, where, tx, name if key is not None else "", within))
-        return _Question(self._engine, call, answer)
+        return _Question(self._engine, call, answer, new, self._elsewhere() if coordinator is None else [])
+
+    def _elsewhere(self) -> list[str]:
+        """Other sites that may have coordinated for this one."""
+        views = list(self._engine.views.values())
+        return sorted(view.name for view in views if view.info.get(HOSTS) == "yes" and view.name != self.name)
 
     def transactions(self) -> list[TransactionView]:
         """What is open here as coordinator or member: since when, in which state, who blocks."""
@@ -386,16 +395,31 @@ class _Question:
     engine: Engine
     call: Call
     answer: Future[Answer]
+    new: bool
+    """Nothing here goes on when nobody asks any more."""
+    elsewhere: list[str]
+    """Who else may know, where only this site was asked by a key."""
 
     def note(self, answer: Answer | None) -> Outcome:
         """Known here; a keyed one is kept for whoever repeats the key. `OutcomeUnknown` if it is not known yet."""
         if not isinstance(answer, Outcome) or answer.status is Status.PENDING:
+            self.drop()
             raise OutcomeUnknown(f"{self.call.tx or self.call.name[2:]}: not known yet, ask again later")
         if answer.final:
             self.engine.calls.remove(self.call)
             kept = not answer.key.startswith(CALL)
             self.engine.post(LeaveCall(self.call.name) if kept else ConfirmCall(self.call.name))
+        never_here = answer.status is Status.ABORTED and answer.tx is None
+        if never_here and self.elsewhere and answer.coordinator == self.engine.settings.name:
+            reason = f"this site never coordinated it: name who did, coordinator='...': {', '.join(self.elsewhere)}"
+            return replace_fields(answer, status=Status.UNKNOWN, reason=reason)
         return answer
+
+    def drop(self) -> None:
+        """Nobody asks any more."""
+        if self.new:
+            self.engine.calls.remove(self.call)
+            self.engine.post(LeaveCall(self.call.name))
 
 
 def _harmless(predicate: Predicate) -> Predicate:
@@ -426,4 +450,4 @@ def parse_txid(text: str) -> TxId:
 
 
 def _attributes(given: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((str(name), str(value)) for name, value in (given or {}).items()))
+    return tuple(sorted((str(name), text(value)) for name, value in (given or {}).items()))

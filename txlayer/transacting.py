@@ -24,6 +24,7 @@ from txlayer.errors import (
     UsageError,
 )
 from txlayer.event_types import EventType, declared
+from txlayer.filters import text
 from txlayer.messages import NAMELESS, Item, Outcome, Status, Terms, TxId
 from txlayer.resources.port import Resource
 from txlayer.runtime.calls import Answer, Call, fulfil
@@ -47,7 +48,7 @@ class Plan:
     coordinator: str
     key: str = ""
     predicate: Predicate | None = None
-    on_votes_missing: Callable[[TxId | None], float] | None = None
+    on_votes_missing: Callable[[TxId | None], float | None] | None = None
     within: float = 30.0
 
 
@@ -94,7 +95,7 @@ class Transacting:
     def publish(self, value: Any, type: str | None, attributes: Mapping[str, Any] | None) -> None:
         """Submit an event."""
         self.check_open("publish")
-        item = make_item(self.engine, value, type if type is not None else self.type, attributes)
+        item = make_item(self.engine, value, type if type is not None else self.type or self.call.type, attributes)
         check_size(self.engine, self.submitted + 1, self.bytes + len(item.payload))
         self.submitted += 1
         self.bytes += len(item.payload)
@@ -121,15 +122,20 @@ class Transacting:
         return BEGIN_SECONDS + (self.plan.terms.census_within if self.plan is not None else 0.0)
 
     def give_up(self) -> Outcome:
-        """The coordinator did not answer. Without a commit call nothing can commit, so this is definite."""
+        """The coordinator did not answer: nothing more is said to it.
+
+        What nobody else can commit is then aborted. Others may commit what was joined or has committers, and a key may
+        name what has committed before.
+        """
         self.ended = True
-        where = self.plan.coordinator if self.plan is not None else getattr(self.call.tx, "coordinator", "")
-        if self.joined:
-            self.leave()
-        else:
+        if self.call.tx is not None and not self.joined:
             self.engine.post(AbortCall(self.call.name, "its publisher gave up waiting for the coordinator"))
+        self.leave()
+        where = self.plan.coordinator if self.plan is not None else getattr(self.call.tx, "coordinator", "")
         reason = f"no answer from coordinator {where!r} within {self.begin_within()} s"
-        return Outcome(self.call.tx, self.call.name, Status.ABORTED, reason=reason)
+        definite = self.plan is not None and not self.plan.key and not self.plan.terms.committers
+        status = Status.ABORTED if definite else Status.PENDING
+        return Outcome(self.call.tx, self.call.name, status, reason=reason, final=definite)
 
     def not_opened(self, outcome: Outcome) -> Outcome:
         """The first answer was an outcome: it was refused, or its key names one that has ended."""
@@ -221,7 +227,7 @@ def make_item(engine: Engine, value: Any, type: str, attributes: Mapping[str, An
         engine.application.types.declare(declared(value.__class__))
     engine.application.types.check(type, value)
     payload, headers = engine.application.payloads.encode(value)
-    headers.update({name: str(value) for name, value in (attributes or {}).items()})
+    headers.update({name: text(value) for name, value in (attributes or {}).items()})
     return Item(type, payload, tuple(sorted(headers.items())))
 
 
@@ -249,7 +255,10 @@ def raise_for(outcome: Outcome) -> Outcome:
         case Status.REFUSED:
             raise CensusUnfulfilled(f"census not fulfilled: {outcome.reason}", outcome)
         case Status.PENDING:
-            raise OutcomeUnknown(f"the outcome of {outcome.tx} is not known yet: ask site.outcome(...) later", outcome)
+            keyed = f"the key {outcome.key.removeprefix(KEY)!r}" if outcome.key.startswith(KEY) else "the transaction"
+            what = outcome.tx or keyed
+            because = f" ({outcome.reason})" if outcome.reason else ""
+            raise OutcomeUnknown(f"the outcome of {what} is not known yet{because}: ask site.outcome(...)", outcome)
         case _:
             raise OutcomeUnknown(f"{outcome.tx}: {outcome.reason}", outcome)
 

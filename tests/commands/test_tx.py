@@ -24,8 +24,9 @@ from txlayer.resources.memory import MemoryResource
 
 
 @pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shown is copied into the next command: it is whole in any terminal."""
+    monkeypatch.setenv("COLUMNS", "40")
 
 
 class Stuck:

@@ -126,7 +126,7 @@ class Driver:
         return "joined", ""
 
     def _on_outcome(self, key: str, of: str, coordinator: str = "") -> tuple[str, str]:
-        outcome = self.site.outcome(key=of, coordinator=coordinator or None, within=5.0)
+        outcome = self.site.outcome(key=of, coordinator=coordinator or "self", within=5.0)
         return outcome.status.name, outcome.reason
 
     @staticmethod

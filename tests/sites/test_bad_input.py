@@ -162,6 +162,39 @@ def test_a_coordinator_that_never_answers(publisher: Site, orders: str, monkeypa
         publisher.transaction(orders, coordinator="nowhere", census_within=0.1).start()
 
 
+@pytest.mark.parametrize("terms", [{"key": "order 7"}, {"access": Access.MULTI, "committers": ["another"]}])
+def test_silence_tells_nothing_of_what_another_call_may_commit(
+    publisher: Site, orders: str, monkeypatch: pytest.MonkeyPatch, terms: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("txlayer.transacting.BEGIN_SECONDS", 0.1)
+    with pytest.raises(OutcomeUnknown, match="no answer from coordinator 'nowhere'") as caught:
+        publisher.transaction(orders, coordinator="nowhere", census_within=0.1, **terms).start()
+    assert caught.value.outcome is not None
+    assert not caught.value.outcome.final
+
+
+def test_what_was_given_up_is_not_begun_later(
+    memory_sites: Sites, publisher: Site, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later, roles = memory_sites.name("later"), publisher._engine.participant
+    with monkeypatch.context() as patch:
+        patch.setattr("txlayer.transacting.BEGIN_SECONDS", 0.1)
+        with pytest.raises(TransactionAborted):
+            publisher.transaction(orders, coordinator=later, census_within=0.1).start()
+        with pytest.raises(OutcomeUnknown):
+            publisher.transaction(orders, coordinator=later, census_within=0.1, key="order 7").start()
+    with pytest.raises(OutcomeUnknown):
+        publisher.outcome(key="order 8", coordinator=later, within=0.1)
+    eventually(lambda: not roles.publishers and not publisher._engine.calls.open, "nothing is repeated")
+    host = memory_sites.start("later", hosts=True)
+    assert publisher.outcome(key="order 7", coordinator=host.name).status is Status.ABORTED
+    assert host._engine.participant.coordinator.next_number == 1
+    with publisher.transaction(orders, key="order 7") as tx:
+        tx.publish("x")
+    assert tx.outcome is not None
+    assert tx.outcome.status is Status.COMMITTED
+
+
 # Subscribers
 
 

@@ -389,6 +389,23 @@ def test_a_key_never_makes_two_transactions(sites: Sites, notes: Notes) -> None:
     assert publisher.send(type, ["y"], key="order 8").tx != first.tx
 
 
+def test_a_key_is_known_to_the_coordinator_that_had_it(memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("orders")
+    publisher = pair(memory_sites, type, notes)
+    assert publisher.outcome(key="order 7").status is Status.ABORTED
+    host = memory_sites.start("host", hosts=True)
+    eventually(lambda: host.subscribed(type) == publisher.subscribed(type))
+    eventually(lambda: publisher._engine.hosts() == [host.name])
+    publisher.send(type, ["x"], key="order 7", coordinator=host.name)
+    unknown = publisher.outcome(key="order 7")
+    assert unknown.status is Status.UNKNOWN
+    assert host.name in unknown.reason
+    assert publisher.outcome(key="order 7", coordinator=host.name).status is Status.COMMITTED
+    assert publisher.outcome(key="order 7", coordinator="self").status is Status.ABORTED
+    with pytest.raises(UsageError, match="name it"):
+        publisher.outcome(key="order 7", coordinator="hosted")
+
+
 def test_a_key_is_remembered_after_a_restart(sites: Sites, notes: Notes) -> None:
     type = sites.name("orders")
     member = sites.member("a", type, notes.handler("a"))
@@ -446,6 +463,10 @@ def test_missing_votes_abort_or_are_waited_for(sites: Sites) -> None:
     publisher = sites.start("p")
     sites.know(publisher, type, member, other)
     tx = publisher.transaction(type, vote_within=0.2).start()
+    tx.publish("x")
+    with pytest.raises(TransactionAborted, match="votes are missing"):
+        tx.commit()
+    tx = publisher.transaction(type, vote_within=0.2, on_votes_missing=lambda tx: None).start()
     tx.publish("x")
     with pytest.raises(TransactionAborted, match="votes are missing"):
         tx.commit()

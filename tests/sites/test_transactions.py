@@ -219,7 +219,7 @@ def test_several_publishers_at_a_hosted_coordinator(sites: Sites, notes: Notes) 
         with third.join_transaction(type, subject) as joined:
             assert joined.id == tx.id
             joined.publish({"agenda": "..."})
-        with third.join_transaction(id=str(tx.id), type=type) as joined:
+        with third.join_transaction(id=str(tx.id)) as joined:
             joined.publish({"more": "..."})
     for member in "abc":
         assert notes.of(member) == [{"time": "15:00"}, {"agenda": "..."}, {"more": "..."}]

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from txlayer.commands.options import add_bus
+from txlayer.commands.tables import show
 from txlayer.connect import connect
 from txlayer.presence import Roster
 from txlayer.runtime.wires import HOSTS, TYPES
@@ -38,5 +39,5 @@ def run(args: argparse.Namespace, console: Console) -> int:
                 site.name, site.standing.value, site.identity.incarnation, str(site.identity.life),
                 ", ".join(site.info.get(TYPES, "").split("\n")), site.info.get(HOSTS, ""), info,
             )  # fmt: skip
-    console.print(table)
+    show(table, console)
     return 0

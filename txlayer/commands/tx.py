@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from txlayer.commands.options import add_bus, add_security, security
+from txlayer.commands.tables import show
 from txlayer.connect import connect
 from txlayer.errors import UsageError
 from txlayer.messages import TxId
@@ -68,7 +69,7 @@ def _list(target: Target, args: argparse.Namespace, console: Console) -> int:
     for view in target.transactions():
         state = f"{view.state}, in doubt" if view.in_doubt else view.state
         table.add_row(str(view.tx), view.type, view.part, state, age(view.seconds), ", ".join(view.blocked_by))
-    console.print(table)
+    show(table, console)
     return 0
 
 

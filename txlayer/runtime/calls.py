@@ -28,6 +28,8 @@ class Call:
     name: str
     tx: TxId | None = None
     members: int = 0
+    type: str = ""
+    """Of a transaction that was joined."""
     outcome: Outcome | None = None
     """The final one."""
     aborting: str = ""
@@ -50,14 +52,14 @@ class Calls:
         with self._lock:
             return self.open.setdefault(name, Call(name, tx))
 
-    def ask(self, name: str, tx: TxId | None) -> tuple[Call, Future[Answer]]:
-        """A question about a transaction: the answer is there if this site knows it."""
+    def ask(self, name: str, tx: TxId | None) -> tuple[Call, Future[Answer], bool]:
+        """A question about a transaction: the answer is there if this site knows it. Last, whether the call is new."""
         known = self.known.get(tx) if tx is not None else None
-        own = self.of(tx) if tx is not None else None
+        own = self.of(tx) if tx is not None else self.open.get(name)
         call = own or self.add(name, tx)
         if known is not None:
             call.outcome = known
-        return call, self.wait(call)
+        return call, self.wait(call), own is None
 
     def wait(self, call: Call) -> Future[Answer]:
         """The next answer to this call; at once if it is final already."""
@@ -85,7 +87,7 @@ class Calls:
         """A transaction takes events."""
         call = self.open.get(effect.call)
         if call is not None:
-            call.tx, call.members = effect.tx, effect.members
+            call.tx, call.members, call.type = effect.tx, effect.members, effect.type
             self._answer(call, effect)
 
     def on_resolve(self, effect: Resolve) -> None:

@@ -103,7 +103,7 @@ class Engine:
         self.settings = settings
         self.application = application
         self.calls = Calls()
-        self.on_votes_missing: dict[str, Callable[[TxId | None], float]] = {}
+        self.on_votes_missing: dict[str, Callable[[TxId | None], float | None]] = {}
         self.surfaces: list[Callable[[Surface], object]] = []
         self.on_types: Callable[[], None] = lambda: None
         self.draining = False
@@ -475,10 +475,10 @@ class Engine:
         else:
             self._run(partial(self._ask_patience, patience, surface))
 
-    def _ask_patience(self, patience: Callable[[TxId | None], float], surface: Surface) -> None:
+    def _ask_patience(self, patience: Callable[[TxId | None], float | None], surface: Surface) -> None:
         seconds = 0.0
         try:
-            seconds = patience(surface.tx)
+            seconds = patience(surface.tx) or 0.0
         finally:
             longer = WaitLonger(surface.detail, seconds)
             self.loop.post(longer if seconds > 0 else AbortCall(surface.detail, "votes are missing"))

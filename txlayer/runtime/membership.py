@@ -17,6 +17,7 @@ from typing import Any
 from txlayer.effects import MemberAborts, ScopeChosen
 from txlayer.errors import DecodeError, ResourceError, UsageError
 from txlayer.event_types import EventTypes
+from txlayer.filters import text
 from txlayer.messages import Numbered, Scope, Terms, TxId, TxType
 from txlayer.participant import Answer, Event, Participant, Subscriber
 from txlayer.payloads import CONTENT_TYPE, Payloads
@@ -157,7 +158,7 @@ class Membership:
             participant = subscriber.make()
             answer = self._ask(subscriber, participant)
             if isinstance(answer, tuple):
-                attributes.update({name: str(value) for name, value in answer[1].items()})
+                attributes.update({name: text(value) for name, value in answer[1].items()})
             chosen.append((answer[0] if isinstance(answer, tuple) else answer, subscriber, participant))
         scope = max((scope for scope, _, _ in chosen), key=_STRENGTH.__getitem__, default=Scope.NONE)
         self.listeners = [p for s, _, p in chosen if s is Scope.NON_TRANSACTIONAL]

@@ -127,7 +127,7 @@ class Publisher:
         if self.joining:
             self.joining = False
             self.submitted = self.submitted or accepted.upto
-            opened = [Opened(self.call, accepted.tx, 0)]
+            opened = [Opened(self.call, accepted.tx, 0, accepted.type)]
         for number in [number for number in self.unaccepted if number <= accepted.upto]:
             del self.unaccepted[number]
         self.attempt = 0

@@ -113,7 +113,7 @@ class TxCoordinator(Voting):
         if not self.events.may_publish(publisher):
             return [self._refuse_event(submit, f"{publisher} may not publish in this transaction")]
         if submit.number <= self.events.upto(publisher):
-            return [Send(publisher, m.Accepted(self.tx, publisher, self.events.upto(publisher)))]
+            return [Send(publisher, m.Accepted(self.tx, publisher, self.events.upto(publisher), self.terms.type))]
         if self.called or self.phase not in (Phase.OPEN, Phase.ABORTED):
             return [self._refuse_event(submit, "the transaction takes no more events")]
         over = self.events.over_limit(submit)
