@@ -511,11 +511,11 @@ BAD_EVENTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["memory", "kafka"])
+@pytest.mark.parametrize("kind", ["memory", "mqtt", "kafka"])
 def test_events_of_the_wrong_kind_are_refused_and_take_no_number(
     kind: str, request: pytest.FixtureRequest, name: str
 ) -> None:
-    world: BusWorld = MemoryWorld() if kind == "memory" else ServerWorld(request.getfixturevalue("kafka_broker"))
+    world: BusWorld = MemoryWorld() if kind == "memory" else ServerWorld(request.getfixturevalue(f"{kind}_broker"))
     bus, inbox = world.connect(), Inbox()
     topic = bus.topic(name)
     subscription = bus.subscribe(topic, inbox)

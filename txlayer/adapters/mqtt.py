@@ -18,6 +18,7 @@ from paho.mqtt.client import Client
 
 from txlayer import metadata
 from txlayer.adapters.base import DURABLE, EVENT_OVERHEAD, BusBase, as_bytes, buffer_full
+from txlayer.adapters.event_checks import check_event
 from txlayer.adapters.lane import Lane, LaneOptions
 from txlayer.adapters.mqtt_options import NEVER_EXPIRES, Endpoint, MqttOptions, Will, make_client, read_target
 from txlayer.adapters.mqtt_outbox import Outgoing
@@ -45,9 +46,6 @@ _logger = logging.getLogger(__name__)
 _LEVEL = frozenset(chr(code) for code in range(33, 127)) - frozenset("/+#$")
 _ROOM_FOR_HEADERS = 1024
 _PRESENCE_KEEPALIVE = 5
-
-
-type_of = type  # `publish` has a parameter of that name
 
 
 def _start(subscription: MqttSubscription, session: Session | None = None) -> MqttSubscription:
@@ -119,8 +117,7 @@ class MqttBus(BusBase):
         type: str = "",
     ) -> Receipt:
         self._check_open()
-        if type_of(payload) is not bytes:
-            payload = as_bytes(payload)
+        payload = check_event(topic, payload, headers, key, type)
         main = self._main
         with self._lock:
             stream = self._topics.get(topic) or self._stream(topic)
