@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
 
@@ -15,7 +14,23 @@ from txlayer.metadata import Metadata, Position
 
 REPLAY_FOR = "txlayer-replay-for"
 """Header of a replayed dead letter: the durable name that it is for, empty for subscriptions without a name."""
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+class _NoHeaders(dict[str, str]):
+    """An empty dict that stays so, because it is shared; a copy of it is a dict like any other."""
+
+    __slots__ = ()
+
+    def _refuse(self, *args: object, **more: object) -> NoReturn:
+        raise TypeError("the headers of a delivery cannot be changed: take a copy, dict(delivery.headers)")
+
+    __setitem__ = __ior__ = update = setdefault = _refuse
+
+    def __reduce__(self) -> tuple[type[dict[str, str]], tuple[()]]:
+        return dict, ()
+
+
+NO_HEADERS: Mapping[str, str] = _NoHeaders()
 """Shared by the many events without headers: a dict for each is one more thing for the garbage collector."""
 
 

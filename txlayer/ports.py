@@ -88,6 +88,8 @@ class Stats:
     duplicates: int = 0
     missing: int = 0
     dead_letters: int = 0
+    blocked: str = ""
+    """Why it stands still: the broker refuses the dead letter of an event. Empty while it goes on."""
 
 
 class Subscription(Protocol):

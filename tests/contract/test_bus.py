@@ -6,11 +6,20 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.conftest import DEADLINE, eventually
-from tests.contract.conftest import KINDS, ORDERED_KINDS, BusWorld, open_private_world, open_world
+from tests.contract.conftest import (
+    KINDS,
+    ORDERED_KINDS,
+    BusWorld,
+    MemoryWorld,
+    ServerWorld,
+    open_private_world,
+    open_world,
+)
 from tests.inbox import Inbox
 from txlayer import Ack, Delivery, Gap, Identity, Receipt, Retry, Roster, Standing, dead_letters, errors
 
@@ -56,6 +65,19 @@ def test_cloudevents_are_written_on_request_and_understood(world: BusWorld, name
     assert metadata.time is not None
     assert metadata.id
     assert inbox[0].headers["own"] == "1"
+
+
+def test_headers_of_a_cloudevent_can_be_passed_on(world: BusWorld, name: str) -> None:
+    bus, inbox = world.connect(cloudevents=True), Inbox()
+    source, target = bus.topic(name, "source"), bus.topic(name, "target")
+    bus.subscribe(source, lambda delivery: bus.publish(target, delivery.payload, headers=delivery.headers))
+    subscription = bus.subscribe([source, target], inbox)
+    for number in range(5):
+        bus.publish(source, b"%d" % number, headers={"own": "1", "sequence": "7", "ce_sequence": "7"})
+    inbox.wait(10)
+    assert sorted(inbox.payloads) == sorted(2 * [b"%d" % number for number in range(5)])
+    assert {delivery.headers["own"] for delivery in inbox} == {"1"}
+    assert (subscription.stats.duplicates, subscription.stats.missing) == (0, 0)
 
 
 def test_events_of_one_publisher_arrive_in_order(world: BusWorld, name: str) -> None:
@@ -147,6 +169,30 @@ def test_durable_subscription_gets_what_was_published_while_it_was_away(world: B
     world.connect().subscribe(topic, second, durable=name)
     second.wait(50)
     assert second.payloads == [b"%d" % number for number in range(2, 52)]
+
+
+def test_a_durable_subscriber_that_comes_and_goes_under_load_misses_nothing(world: BusWorld, name: str) -> None:
+    publisher, consumer, inbox, stop = world.connect(), world.connect(), Inbox(), threading.Event()
+    topic, sent = publisher.topic(name), list[Receipt]()
+    consumer.subscribe(topic, inbox, durable=name).close()
+
+    def publish() -> None:
+        while not stop.wait(0.001):
+            sent.extend([publisher.publish(topic, b"%d" % number) for number in range(len(sent), len(sent) + 20)])
+            sent[-20].wait(DEADLINE)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        for _ in range(10):
+            subscription, before = consumer.subscribe(topic, inbox, durable=name), len(inbox)
+            inbox.wait(before + 100)
+            subscription.close()
+    finally:
+        stop.set()
+        thread.join(DEADLINE)
+    consumer.subscribe(topic, inbox, durable=name)
+    eventually(lambda: sent[-1].done and len(set(inbox.payloads)) == len(sent), "every event comes")
 
 
 def test_unacknowledged_events_are_delivered_again_and_acknowledged_ones_are_not(world: BusWorld, name: str) -> None:
@@ -444,6 +490,66 @@ def test_topics_that_the_bus_forbids_are_refused(world: BusWorld, name: str) -> 
         bus.subscribe("#a", Inbox())
     odd = bus.topic(name, "a/b.c+d#e f_ü")
     bus.publish(odd, b"x").wait(DEADLINE)
+
+
+BAD_EVENTS: list[dict[str, Any]] = [
+    {"payload": "text"},
+    {"payload": None},
+    {"payload": 7},
+    {"key": "text"},
+    {"key": bytearray(b"k")},
+    {"headers": {"a": 1}},
+    {"headers": {1: "a"}},
+    {"headers": {"a": b"bytes"}},
+    {"headers": {"tx": "mine"}},
+    {"headers": [("a", "b")]},
+    {"type": 5},
+    {"type": None},
+    {"type": "y" * 300},
+    {"topic": None},
+    {"topic": 5},
+]
+
+
+@pytest.mark.parametrize("kind", ["memory", "mqtt", "kafka"])
+def test_events_of_the_wrong_kind_are_refused_and_take_no_number(
+    kind: str, request: pytest.FixtureRequest, name: str
+) -> None:
+    world: BusWorld = MemoryWorld() if kind == "memory" else ServerWorld(request.getfixturevalue(f"{kind}_broker"))
+    bus, inbox = world.connect(), Inbox()
+    topic = bus.topic(name)
+    subscription = bus.subscribe(topic, inbox)
+
+    def refuse_all() -> None:
+        for bad in BAD_EVENTS:
+            with pytest.raises(errors.UsageError):
+                bus.publish(**{"topic": topic, "payload": b"x", **bad})
+
+    refuse_all()  # before the topic is known
+    bus.publish(topic, b"1").wait(DEADLINE)
+    refuse_all()
+    unusual: Any = [bytearray(b"2"), memoryview(b"3")]
+    for payload in unusual:
+        bus.publish(topic, payload).wait(DEADLINE)
+    inbox.wait(3)
+    assert inbox.payloads == [b"1", b"2", b"3"]
+    assert [delivery.metadata.number for delivery in inbox if delivery.metadata] == [1, 2, 3]
+    assert subscription.stats.missing == 0
+    for value in ("text", 7):
+        with pytest.raises(errors.UsageError):
+            bus.announce("kind/name", value)  # type: ignore[arg-type]
+    world.close()
+
+
+def test_a_closed_subscription_takes_no_topics(world: BusWorld, name: str) -> None:
+    bus = world.connect()
+    topic = bus.topic(name)
+    subscription = bus.subscribe(topic, Inbox())
+    subscription.close()
+    with pytest.raises(errors.Closed):
+        subscription.add(bus.topic(name, "more"))
+    with pytest.raises(errors.Closed):
+        subscription.remove(topic)
 
 
 def test_gaps_are_reported_with_their_numbers(world: BusWorld, name: str) -> None:

@@ -120,6 +120,23 @@ def test_while_the_broker_is_away_the_dead_letter_waits_and_nothing_is_acknowled
     eventually(lambda: harness.acked == [1])
 
 
+def test_a_dead_letter_that_the_broker_refuses_is_told_until_it_is_taken(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits: list[Receipt] = []
+    harness.answers = [lambda receipt: receipt.complete(PublishFailed("Not authorized")), waits.append]
+    with caplog.at_level(logging.WARNING, "txlayer.adapters.lane"):
+        lane = harness.lane(lambda _: 1 / 0)
+        harness.put(lane, 1)
+        eventually(lambda: len(waits) == 1)
+    assert "stands still, a dead letter cannot be stored: Not authorized; trying again in" in caplog.text
+    assert "Not authorized" in lane.stats.blocked
+    assert harness.acked == []
+    waits[0].complete()
+    eventually(lambda: harness.acked == [1])
+    assert (lane.stats.blocked, lane.stats.dead_letters) == ("", 1)
+
+
 def test_close_while_burying_and_while_retrying_leaves_the_event_unacknowledged(harness: Harness) -> None:
     waiting: list[Receipt] = []
     harness.answers = [waiting.append]

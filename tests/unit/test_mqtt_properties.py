@@ -35,7 +35,7 @@ def test_compact_form(text: str, headers: dict[str, str]) -> None:
 def test_cloud_event(attributes: dict[str, str], headers: dict[str, str], content_type: str | None) -> None:
     extra = {} if content_type is None else {"content-type": content_type}
     packed = cloud_event(attributes, {**headers, **extra}).pack()
-    assert packed == by_paho(list({**attributes, **headers}.items()), content_type)
+    assert packed == by_paho(list({**attributes, **headers, **attributes}.items()), content_type)
 
 
 @pytest.mark.parametrize("value", ["a\0", "a\n", "\ud800", "\x85", "\ufffe", "x" * 65_536, 7])
@@ -48,6 +48,8 @@ def test_a_header_that_would_break_the_connection_is_refused(value: str) -> None
 def test_the_layer_s_own_name_is_refused() -> None:
     with pytest.raises(UsageError, match="'tx'"):
         compact(b"", {"tx": "mine"})
+    with pytest.raises(UsageError, match="'tx'"):
+        cloud_event({}, {"tx": "mine"})
 
 
 @given(headers)

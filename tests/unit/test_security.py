@@ -33,7 +33,7 @@ def samples() -> list[m.AnyMessage]:
         m.ChainKind: m.ChainKind.CALLS, str: "c", int: 3, float: 1.5, bytes: b"bytes", bool: True,
         tuple[m.Item, ...]: (EVENT.item,), tuple[m.Numbered, ...]: (EVENT,), tuple[bytes, ...]: (b"a", b"b"),
         tuple[str, ...]: ("a",), tuple[tuple[str, str], ...]: (("a", "b"),),
-        m.TxId | None: TX, m.Terms | None: TERMS,
+        m.TxId | None: TX, m.Terms | None: TERMS, m.Asked: ("log", 2, 3),
         m.Join | None: m.Join(TX, ring.pseudonym(TX), ring.hashes(TX), "c"),
     }  # fmt: skip
     return [kind(**{f.name: values[f.type] for f in msgspec.structs.fields(kind)}) for kind in KINDS.values()]

@@ -19,8 +19,7 @@ def test_every_event_is_new_once_and_every_gap_is_told_when_it_opens(events: lis
         answer = tracker.see((stream, number))
         if known is None:
             assert answer is False, "the first one sets the baseline"
-            seen[stream] = set(range(number))  # nothing before it is waited for
-            seen[stream].add(number)
+            seen[stream] = {number}
             continue
         highest = max(known)
         if number in known:
@@ -44,6 +43,20 @@ def test_a_late_event_fills_its_place_in_the_gap_once() -> None:
         True,
     ]
     assert tracker._holes == {}
+
+
+def test_an_event_that_the_first_one_overtook_is_new_once() -> None:
+    tracker = StreamTracker()
+    assert [tracker.see((A, number)) for number in (3, 1, 4, 1, 2, 3)] == [False, False, False, True, False, True]
+
+
+def test_numbers_below_the_first_are_remembered_up_to_a_bound() -> None:
+    tracker = StreamTracker(max_holes=2)
+    for number in (9, 1, 2, 3):
+        assert tracker.see((A, number)) is False
+    assert len(tracker._early[A]) == 2
+    assert tracker.see((A, 3)) is True
+    assert tracker.see((A, 1)) is False, "forgotten: rather handled twice than never"
 
 
 def test_streams_beyond_the_bound_start_again() -> None:

@@ -279,6 +279,10 @@ class SubscriptionBase(ABC):
         """`timeout` is for the handler that is running."""
         self._end(False, timeout)
 
+    def _check_open(self) -> None:
+        if self.closed:
+            raise Closed("the subscription is closed")
+
     def fail(self, error: Exception) -> None:
         """It cannot go on: `error` says why."""
         if self.closed:

@@ -11,7 +11,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from txlayer.adapters.base import BusBase
+from txlayer.adapters.base import BusBase, as_bytes
+from txlayer.adapters.event_checks import check_event, check_text
 from txlayer.adapters.kafka_connect import Cluster, reach
 from txlayer.adapters.kafka_latest import KafkaDirectory, KafkaWatch, kind_of
 from txlayer.adapters.kafka_names import check_subscription, directory_topic, make_topic
@@ -27,6 +28,8 @@ from txlayer.errors import Closed, PayloadTooLarge, UsageError
 from txlayer.ports import Capabilities, WatchHandler
 from txlayer.presence import Holder
 from txlayer.receipt import Receipt
+
+type_of = type
 
 
 def open_bus(target: object, options: Mapping[str, Any]) -> KafkaBus:
@@ -82,17 +85,26 @@ class KafkaBus(BusBase):
     ) -> Receipt:
         if self._closing:
             self._check_open()
-        if len(payload) + (len(key) if key else 0) > self._max_payload:
+        if headers is None and type_of(payload) is bytes and type_of(type) is str:
+            try:
+                if len(payload) + (len(key) if key else 0) > self._max_payload:
+                    raise self._too_large(payload, key)
+                route = self._plain.get(topic)
+                if route is not None:
+                    return self._send_plain(route, payload, key, type)
+            except TypeError:  # only then is it looked what is wrong: this is the path of nearly every event
+                check_event(topic, payload, headers, key, type)
+                raise
+        payload = check_event(topic, payload, headers, key, type)
+        if len(payload) + len(key or b"") > self._max_payload:
             raise self._too_large(payload, key)
-        route = self._plain.get(topic) if headers is None else None
-        if route is not None:
-            return self._send_plain(route, payload, key, type)
         return self._outbox.send(topic, payload, headers, key, type)
 
     def announce(self, key: str, value: bytes | None) -> Receipt:
         if self._closed:
             raise Closed(f"bus {self._name} is closed")
-        if value is not None and len(value) > self._max_payload:
+        check_text("the key of a latest value", key)
+        if value is not None and len(value := as_bytes(value)) > self._max_payload:
             raise self._too_large(value)
         whole = key.encode("utf-8", "surrogateescape")
         return self._outbox.send(_kind_topic(key), value, None, whole, None, compacted=True)

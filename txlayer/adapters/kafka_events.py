@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Message
@@ -18,6 +18,8 @@ Headers = list[tuple[str, str | bytes | None]]
 
 PACKED = metadata.HEADER
 CLOUD_PREFIX = "ce_"
+GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
+"""What is said of a topic that was there and was deleted."""
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
@@ -32,8 +34,27 @@ class KafkaReceipt(Receipt, gc=False, eq=False):
                 self._notify()
         elif error.code() in _PURGED:
             self.complete(PublishFailed("the bus was closed before the broker acknowledged the event"))
+        elif error.code() in GONE:
+            topic = message.topic() or ""
+            self._on_gone(topic)
+            self.complete(
+                PublishFailed(f"topic {topic} was deleted ({error.str()}): the next publish to it makes it again")
+            )
         else:
             self.complete(PublishFailed(f"topic {message.topic()}: {error.str()}"))
+
+    def _on_gone(self, topic: str) -> None:
+        """The broker has no such topic any more."""
+
+
+def receipts(on_gone: Callable[[str], None]) -> type[KafkaReceipt]:
+    """The receipts of one producer. What they share is in their class: a field would be paid for every event."""
+
+    class OwnReceipt(KafkaReceipt, gc=False, eq=False):
+        def _on_gone(self, topic: str) -> None:
+            on_gone(topic)
+
+    return OwnReceipt
 
 
 @dataclass(slots=True)
@@ -53,18 +74,14 @@ class Event:
         """What travels beside the payload when it is the next event of `stream`."""
         if self.type is None:
             return []
-        beside: Headers = []
-        if cloudevents:
-            attributes = metadata.cloud_attributes(stream.id, stream.number + 1, self.time_us, self.type)
-            beside += [(f"{CLOUD_PREFIX}{name}", value) for name, value in attributes.items()]
-            if not self.headers or "content-type" not in self.headers:
-                beside.append(("content-type", "application/octet-stream"))
-        else:
+        given = {name: value.encode("utf-8", "surrogateescape") for name, value in (self.headers or {}).items()}
+        if not cloudevents:
             packed = metadata.pack(stream.id, stream.number + 1, self.time_us, self.type.encode())
-            beside.append((PACKED, packed))
-        if self.headers:
-            beside += [(name, value.encode("utf-8", "surrogateescape")) for name, value in self.headers.items()]
-        return beside
+            return [(PACKED, packed), *given.items()]
+        attributes = metadata.cloud_attributes(stream.id, stream.number + 1, self.time_us, self.type)
+        own = {f"{CLOUD_PREFIX}{name}": value.encode() for name, value in attributes.items()}
+        # The headers of another event may be passed on: this event's own attributes count.
+        return list({**own, "content-type": b"application/octet-stream", **given, **own}.items())
 
 
 class Route:

@@ -6,10 +6,11 @@ import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from txlayer.adapters.base import EVENT_OVERHEAD
 from txlayer.connect import BusUrl, read_options
 from txlayer.errors import UsageError
 
@@ -33,7 +34,6 @@ _PRODUCER: Mapping[str, Any] = {
     "enable.idempotence": True,
     "acks": "all",
     "message.timeout.ms": 0,  # kept until the broker is back; `buffer_bytes` is the limit, not time
-    "queue.buffering.max.messages": 0,
     "allow.auto.create.topics": False,
 }
 _CONSUMER: Mapping[str, Any] = {
@@ -48,7 +48,8 @@ _CONSUMER_DEFAULTS: Mapping[str, Any] = {
     "fetch.queue.backoff.ms": 5,  # with its default of 1 s a reader that was caught up with idles after each 100,000
 }
 _IDENTITIES = ("group.id", "group.instance.id", "transactional.id")
-_OWNED = frozenset({*_PRODUCER, *_CONSUMER, *_IDENTITIES, "enable.partition.eof"})
+_OWNED = frozenset({*_PRODUCER, *_CONSUMER, *_IDENTITIES, "enable.partition.eof", "queue.buffering.max.messages"})
+_FEWEST_EVENTS = 1_000
 
 
 class _DriverLog:
@@ -73,7 +74,7 @@ class KafkaOptions(msgspec.Struct, frozen=True):
     """Of topics that are created on demand."""
     replication: int = -1
     """Of topics that are created on demand; -1: the broker's default."""
-    connect_timeout: float = 10.0
+    connect_timeout: Annotated[float, msgspec.Meta(gt=0)] = 10.0
     tls: bool = False
     ca: str | None = None
     """File with the certificates to trust; the system's where it is missing."""
@@ -105,6 +106,7 @@ class KafkaSettings:
         """`message_bytes`: what the broker takes at most; a batch must not be larger either."""
         limits = {
             "queue.buffering.max.kbytes": max(1, buffer_bytes // 1024),
+            "queue.buffering.max.messages": most_events(buffer_bytes),
             "message.max.bytes": message_bytes,
             "batch.size": min(1_000_000, message_bytes),
         }
@@ -130,6 +132,11 @@ class KafkaSettings:
         own = {"bootstrap.servers": self.servers, "client.id": self.client_id, "logger": _DriverLog()}
         given = {name: value for name, value in self._given.items() if not name.startswith(without)}
         return {**_COMMON, **given, **own}
+
+
+def most_events(buffer_bytes: int) -> int:
+    """How many events may wait in a buffer: librdkafka counts their payloads only, and they may be empty."""
+    return max(_FEWEST_EVENTS, buffer_bytes // EVENT_OVERHEAD)
 
 
 def read_target(target: object, options: Mapping[str, Any]) -> tuple[KafkaSettings, KafkaOptions]:

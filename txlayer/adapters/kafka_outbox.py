@@ -14,12 +14,13 @@ from zlib import crc32
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from txlayer.adapters.base import buffer_full
-from txlayer.adapters.kafka_events import PACKED, Event, KafkaReceipt, Route
+from txlayer.adapters.base import EVENT_OVERHEAD, buffer_full
+from txlayer.adapters.kafka_events import GONE, PACKED, Event, Route, receipts
 from txlayer.adapters.kafka_names import check_topic, partition_of
+from txlayer.adapters.kafka_options import most_events
 from txlayer.adapters.kafka_topics import KafkaTopics, Partitions
 from txlayer.adapters.streams import Stream, Streams
-from txlayer.errors import Closed, PayloadTooLarge, PublishFailed, TxLayerError, UsageError
+from txlayer.errors import Backpressure, Closed, PayloadTooLarge, PublishFailed, TxLayerError, UsageError
 from txlayer.metadata import pack, pack_head
 from txlayer.receipt import Receipt
 
@@ -33,7 +34,6 @@ BURST_SECONDS = 0.005
 """How often it is looked whether publishers still do."""
 IDLE_SECONDS = 0.02
 _LEARN_SECONDS = 5.0
-_GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 
 class KafkaOutbox:
@@ -52,6 +52,7 @@ class KafkaOutbox:
         self.producer = producer
         self._produce = producer.produce
         self._serve = producer.poll
+        self._receipt = receipts(self._close_route)
         self._served_by_publishers = 0
         self._routes: dict[str, Route] = {}
         self._open: dict[str, Route] = {}
@@ -73,7 +74,7 @@ class KafkaOutbox:
 
     def send_plain(self, route: Route, payload: bytes, key: bytes | None, type: str) -> Receipt:
         """`send` for an event without headers, in the compact form, to a topic of `plain`: the path of nearly all."""
-        receipt = KafkaReceipt()
+        receipt = self._receipt()
         partition = route.default if key is None else crc32(key) % route.partitions
         stream = route.streams[partition]
         self._order.acquire()  # half the price of `with`
@@ -86,7 +87,7 @@ class KafkaOutbox:
             self._produce(route.topic, payload, key, partition, receipt, None, 0, [(PACKED, packed)])
             stream.number = number
         except BufferError:
-            raise buffer_full(self._buffer_bytes, self._buffer_bytes) from None
+            raise self._full() from None
         except KafkaException as exc:
             refusal = self._refused(exc)
             if not isinstance(refusal, _TopicGone):
@@ -115,7 +116,7 @@ class KafkaOutbox:
         size = self._size(payload, key, headers)
         if type and len(type.encode()) > MAX_TYPE_BYTES:
             raise UsageError(f"event type of {len(type.encode())} bytes: at most {MAX_TYPE_BYTES} in UTF-8")
-        event = Event(payload, key, headers, type, time.time_ns() // 1000, KafkaReceipt(), size)
+        event = Event(payload, key, headers, type, time.time_ns() // 1000, self._receipt(), size)
         with self._order:
             if (ready := self._open.get(topic)) is not None:
                 try:
@@ -184,10 +185,10 @@ class KafkaOutbox:
                 failure = error if isinstance(error, TxLayerError) else PublishFailed(str(error))
                 self._fail_waiting(route, failure)
                 return
-            if not route.streams:
+            if route.partitions != found.result():  # one that was made again may have more or fewer
+                route.streams += [self._streams.open() for _ in range(len(route.streams), found.result())]
                 route.partitions = found.result()
                 route.default = partition_of(self._streams.publisher, route.partitions)
-                route.streams = [self._streams.open() for _ in range(route.partitions)]
             while route.waiting:
                 event = route.waiting[0]
                 try:
@@ -201,6 +202,12 @@ class KafkaOutbox:
                 self._waiting_bytes -= event.size
             self._open[route.topic] = route
             self._idle.notify_all()
+
+    def _close_route(self, topic: str) -> None:
+        """It was deleted: what is published from now on waits until it is made again."""
+        with self._order:
+            if self._open.pop(topic, None) is not None:
+                self._topics.forget(topic)
 
     def _fail_waiting(self, route: Route, error: TxLayerError) -> None:
         while route.waiting:
@@ -223,7 +230,7 @@ class KafkaOutbox:
                 headers=headers,
             )
         except BufferError:
-            raise buffer_full(self._buffer_bytes, self._buffer_bytes) from None
+            raise self._full() from None
         except KafkaException as exc:
             raise self._refused(exc) from exc
         if event.type is not None:
@@ -235,14 +242,21 @@ class KafkaOutbox:
             size += len(name) + len(value.encode("utf-8", "surrogateescape")) + _HEADER_BYTES
         if size + RECORD_BYTES > self._message_bytes:
             raise too_large(size, self._message_bytes)
-        return size
+        return size + EVENT_OVERHEAD
+
+    def _full(self) -> Backpressure:
+        limit = self._buffer_bytes
+        return Backpressure(
+            f"{len(self.producer)} events wait for the broker; the limit is buffer_bytes={limit} of payload, "
+            f"or {most_events(limit)} events: wait, or raise it"
+        )
 
     def _refused(self, exc: KafkaException) -> TxLayerError:
         """What the producer says to an event that it does not take."""
         error = exc.args[0]
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return PayloadTooLarge(f"the event with its headers is over the {self._message_bytes} bytes of the broker")
-        if error.code() in _GONE:
+        if error.code() in GONE:
             return _TopicGone(f"the topic was deleted: {error.str()}")
         return PublishFailed(f"the producer refused the event: {error.str()}")
 

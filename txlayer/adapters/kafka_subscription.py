@@ -65,10 +65,12 @@ class KafkaSubscription(SubscriptionBase):
         self._cluster.watch(self._on_topics, often=any(is_pattern(topic) for topic in topics))
 
     def add(self, *topics: str) -> None:
+        self._check_open()
         self.begin([topic for topic in topics if topic not in self._topics], ())
         self._tell_holder()
 
     def remove(self, *topics: str) -> None:
+        self._check_open()
         with self._changing:
             self._topics.difference_update(topics)
             self._lane.keep_only(self._wants)

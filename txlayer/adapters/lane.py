@@ -22,6 +22,8 @@ from txlayer.ports import Ack, Handler, Retry, Stats
 from txlayer.receipt import Receipt
 
 _logger = logging.getLogger(__name__)
+_STORING = Retry(longest_wait=30.0)
+"""Pauses while the broker refuses a dead letter."""
 
 
 @dataclass(frozen=True)
@@ -201,16 +203,29 @@ class Lane:
         """Make a dead letter of it, however long the broker is away; until then it is not acknowledged."""
         _logger.warning("a handler keeps failing on an event of %s: dead letter", delivery.topic)
         store = self._bury(delivery, self._options.name, reason, self._options.retry.attempts)
+        retrying = self._retrying(tenacity.stop_never, _STORING, TxLayerError)
+        retrying.before_sleep = self._tell_blocked
         try:
-            self._retrying(tenacity.stop_never, Retry(), TxLayerError)(self._await_stored, store)
+            retrying(self._await_stored, store)
         except TxLayerError as exc:
             _logger.info(
                 "an event of %s is not acknowledged, its dead letter could not be stored: %s", delivery.topic, exc
             )
             return False
+        self.stats.blocked = ""
         self.stats.dead_letters += 1
         delivery.ack()
         return True
+
+    def _tell_blocked(self, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        self.stats.blocked = f"a dead letter cannot be stored: {error}"
+        _logger.warning(
+            "subscription %r stands still, %s; trying again in %.1f s",
+            self._options.name,
+            self.stats.blocked,
+            state.upcoming_sleep,
+        )
 
     def _await_stored(self, store: Callable[[], Receipt]) -> None:
         receipt, arrived = store(), threading.Event()

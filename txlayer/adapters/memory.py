@@ -18,6 +18,7 @@ import msgspec
 from txlayer import metadata
 from txlayer.adapters.ack_window import AckWindow
 from txlayer.adapters.base import EVENT_OVERHEAD, BusBase, SubscriptionBase, as_bytes, buffer_full
+from txlayer.adapters.event_checks import check_event, check_text
 from txlayer.adapters.lane import Lane, LaneOptions
 from txlayer.adapters.latest_values import LatestValueWatch
 from txlayer.adapters.memory_broker import MemoryBroker, Record, broker
@@ -89,25 +90,27 @@ class MemoryBus(BusBase):
         type: str = "",
     ) -> Receipt:
         self._check_open()
+        payload = check_event(topic, payload, headers, key, type)
         check_name(topic)
-        payload = as_bytes(payload)
         self._check_size(payload)
+        beside, packed = dict(headers or {}), None
+        size = len(payload) + len(key or b"") + sum(len(name) + len(value) for name, value in beside.items())
         with self._flushing:
-            self._check_room(len(payload))
+            self._check_room(size)
             stream = self._stream(topic)
-            stream.number += 1
-            beside, packed = dict(headers or {}), None
-            now_us = time.time_ns() // 1000
+            number, now_us = stream.number + 1, time.time_ns() // 1000
             if self._cloudevents:
-                beside.update(metadata.cloud_attributes(stream.id, stream.number, now_us, type))
+                beside.update(metadata.cloud_attributes(stream.id, number, now_us, type))
             else:
-                packed = metadata.pack(stream.id, stream.number, now_us, type.encode())
+                packed = metadata.pack(stream.id, number, now_us, type.encode())
+            stream.number = number
             record = Record(topic, payload, key, beside, packed, self._name)
-            return self._hand_over(lambda: self._broker.publish(record), len(payload))
+            return self._hand_over(lambda: self._broker.publish(record), size)
 
     def announce(self, key: str, value: bytes | None) -> Receipt:
         if self._closed:
             raise Closed(f"bus {self._name} is closed")
+        check_text("the key of a latest value", key)
         if value is not None:
             self._check_size(value := as_bytes(value))
         with self._flushing:
@@ -228,12 +231,14 @@ class MemorySubscription(SubscriptionBase):
         self._broker.open_session(self._session, self._owner, self._topics, deliver)
 
     def add(self, *topics: str) -> None:
+        self._check_open()
         for topic in topics:
             check_pattern(topic)
         self._topics.update(topics)
         self._update_filters()
 
     def remove(self, *topics: str) -> None:
+        self._check_open()
         self._topics.difference_update(topics)
         self._update_filters()
 

@@ -11,13 +11,14 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paho.mqtt.client import Client
 
 from txlayer import metadata
 from txlayer.adapters.base import DURABLE, EVENT_OVERHEAD, BusBase, as_bytes, buffer_full
+from txlayer.adapters.event_checks import check_event
 from txlayer.adapters.lane import Lane, LaneOptions
 from txlayer.adapters.mqtt_options import NEVER_EXPIRES, Endpoint, MqttOptions, Will, make_client, read_target
 from txlayer.adapters.mqtt_outbox import Outgoing
@@ -47,9 +48,6 @@ _ROOM_FOR_HEADERS = 1024
 _PRESENCE_KEEPALIVE = 5
 
 
-type_of = type  # `publish` has a parameter of that name
-
-
 def _start(subscription: MqttSubscription, session: Session | None = None) -> MqttSubscription:
     try:
         if session is not None:
@@ -59,6 +57,11 @@ def _start(subscription: MqttSubscription, session: Session | None = None) -> Mq
         subscription.stop()
         raise
     return subscription
+
+
+def _look_again(sessions: Sequence[Session]) -> None:
+    for session in sessions:
+        session.look_again()
 
 
 def _check_topic(topic: str) -> None:
@@ -114,18 +117,17 @@ class MqttBus(BusBase):
         type: str = "",
     ) -> Receipt:
         self._check_open()
-        if type_of(payload) is not bytes:
-            payload = as_bytes(payload)
-        main, size = self._main, len(payload)
+        payload = check_event(topic, payload, headers, key, type)
+        main = self._main
         with self._lock:
-            if main.waiting_bytes + size > self._options.buffer_bytes:
-                raise buffer_full(main.waiting_bytes, self._options.buffer_bytes)
             stream = self._topics.get(topic) or self._stream(topic)
             number = stream.number + 1
             properties, body = self._encode(stream.id, number, payload, headers, key, type)
-            self._check_size(topic, size, body, properties)
+            size = self._size(topic, len(payload), body, properties)
+            if main.event_bytes + size > self._options.buffer_bytes:
+                raise buffer_full(main.event_bytes, self._options.buffer_bytes)
             stream.number = number
-            return main.send(Outgoing(topic, body, properties, False, size + EVENT_OVERHEAD))
+            return main.send(Outgoing(topic, body, properties, size))
 
     def announce(self, key: str, value: bytes | None) -> Receipt:
         if self._closed:
@@ -133,10 +135,10 @@ class MqttBus(BusBase):
         topic, value = f"{DIRECTORY}/{key}", b"" if value is None else as_bytes(value)
         _check_topic(topic)
         with self._lock:
-            if self._main.waiting_bytes + len(value) > self._options.buffer_bytes:
-                raise buffer_full(self._main.waiting_bytes, self._options.buffer_bytes)
-            self._check_size(topic, len(value), value, None)
-            return self._main.send(Outgoing(topic, value, None, True, len(value) + EVENT_OVERHEAD))
+            size = self._size(topic, len(value), value, None)
+            if self._main.value_bytes + size > self._options.buffer_bytes:
+                raise buffer_full(self._main.value_bytes, self._options.buffer_bytes)
+            return self._main.send(Outgoing(topic, value, None, size, first=True, retain=True))
 
     def watch(self, prefix: str, handler: WatchHandler | None = None) -> MqttWatch:
         if self._closed:
@@ -176,7 +178,8 @@ class MqttBus(BusBase):
         packed = metadata.pack(stream, number, now_us, type.encode(), key)
         return compact(metadata.to_text(packed), headers), payload
 
-    def _check_size(self, topic: str, size: int, body: bytes, properties: Properties | None) -> None:
+    def _size(self, topic: str, size: int, body: bytes, properties: Properties | None) -> int:
+        """Bytes that a publish is counted for while it waits; refuses one that is too large."""
         limit = self._options.max_payload
         if limit is not None and size > limit:
             raise PayloadTooLarge(f"payload of {size} bytes: this bus takes at most {limit} (max_payload)")
@@ -186,6 +189,7 @@ class MqttBus(BusBase):
             raise PayloadTooLarge(
                 f"event of {size} bytes: the broker takes packets up to {self._main.largest_packet} bytes"
             )
+        return packet + EVENT_OVERHEAD
 
     def _stream(self, topic: str) -> Stream:
         if topic not in self._topics:
@@ -201,10 +205,11 @@ class MqttBus(BusBase):
         shares = holder is None and options.ack is Ack.AUTO and not self._router.overlaps(topics)
         if not shares:
             self._refuse_own_client()
-        lane = self._lane(options)
+        sessions: list[Session] = []
+        lane = self._lane(options, lambda: _look_again(sessions))
         try:
             if not shares:
-                return self._start_apart(topics, lane, options.name, holder)
+                return self._start_apart(topics, lane, options.name, holder, sessions)
             return _start(MqttSubscription(topics, lane, None, self._main, self._router, None, self._add_apart))
         except BaseException:
             lane.close()
@@ -212,7 +217,7 @@ class MqttBus(BusBase):
 
     def _add_apart(self, topics: Sequence[str], lane: Lane) -> MqttSubscription:
         self._refuse_own_client()
-        return self._start_apart(topics, lane, "", None)
+        return self._start_apart(topics, lane, "", None, [])
 
     def _refuse_own_client(self) -> None:
         if self._own_client is not None:
@@ -221,19 +226,23 @@ class MqttBus(BusBase):
                 "without overlapping topics; for others open the bus by URL"
             )
 
-    def _start_apart(self, topics: Sequence[str], lane: Lane, name: str, holder: Holder | None) -> MqttSubscription:
-        """A subscription on a session of its own."""
-        router, will = Router(self._envelope), None
-        leftover: set[str] = set()
+    def _start_apart(
+        self, topics: Sequence[str], lane: Lane, name: str, holder: Holder | None, sessions: list[Session]
+    ) -> MqttSubscription:
+        """A subscription on a session of its own, which is added to `sessions` and reads while the lane has room."""
+        router, will, leftover = Router(self._envelope), None, set[str]()
         if holder is not None:
             will = Will(f"{DIRECTORY}/{DURABLE}/{name}", holder.will)
             before = holder.before.info.get("topics", "") if holder.before else ""
             leftover = {topic for topic in before.split("\n") if topic} - set(topics)
-        session = self._new_session(
-            self._new_client(name if holder else None), router, holder is not None, will, leftover
-        )
+        client = self._new_client(name if holder else None)
+        session = self._new_session(client, router, holder is not None, will, lambda: not lane.full)
+        sessions.append(session)
         subscription = MqttSubscription(topics, lane, holder, session, router, session, self._add_apart)
-        return _start(subscription, session)
+        _start(subscription, session)
+        if leftover:
+            session.give_back(leftover)
+        return subscription
 
     def _at_death(self, key: str, will: bytes) -> Callable[[], None]:
         if self._own_client is not None:
@@ -262,7 +271,7 @@ class MqttBus(BusBase):
         router: Router,
         durable: bool = False,
         will: Will | None = None,
-        leftover: Collection[str] = (),
+        has_room: Callable[[], bool] = lambda: True,
     ) -> Session:
         return Session(
             client,
@@ -275,13 +284,13 @@ class MqttBus(BusBase):
             on_ready=router.on_ready,
             on_ended=router.on_ended,
             on_refused=router.on_refused,
+            has_room=has_room,
             neighbour=self._main if durable else None,
-            leftover=leftover,
         )
 
     def _send_marker(self, topic: str, round: bytes) -> None:
         with self._lock:
-            self._main.send(Outgoing(topic, round, None, False, 0))
+            self._main.send(Outgoing(topic, round, None, 0, first=True))
 
     def _warn_of_limits(self) -> None:
         limits = self._main.limits

@@ -47,6 +47,11 @@ class SessionFilters:
         self._asked: dict[int, tuple[Answer, list[str]]] = {}
         self._unanswered: list[Answer] = []
 
+    @property
+    def asking(self) -> bool:
+        """Whether an answer of the broker is awaited."""
+        return bool(self._asked)
+
     def subscribe(self, filters: Filters, answer: Answer) -> None:
         """Only while connected; if the broker's answer is lost with the connection, `resume` asks again."""
         self._wanted.update(filters)
@@ -72,23 +77,30 @@ class SessionFilters:
         """Subscribe to everything again; a session that the broker kept takes no harm."""
         unanswered, self._unanswered = list(dict.fromkeys(self._unanswered)), []
 
-        def ready(refused: Collection[str]) -> None:
+        def subscribed(refused: Collection[str]) -> None:
             if refused:
                 _logger.error("after a reconnect the broker refused the subscription to %s", some(refused))
                 self._on_refused(refused)
+            # Not before: what matches a filter that goes and one that comes would match neither for a moment.
+            self.unsubscribe(sorted(self.dropping), Answer(lambda _: ready(refused), unanswered))
+
+        def ready(refused: Collection[str]) -> None:
             for answer in unanswered:
                 answer.done(_refusal([name for name in answer.filters if name in refused]))
             self._on_ready()
 
-        if self.dropping:
-            self.unsubscribe(sorted(self.dropping), Answer())
         if self._wanted:
             self._on_resume()
-        self.subscribe(dict(self._wanted), Answer(ready, unanswered))
+        self.subscribe(dict(self._wanted), Answer(subscribed, unanswered))
+
+    def give_back(self, filters: Collection[str]) -> None:
+        """Only while connected. Filters that the broker may still have of an earlier holder of the session."""
+        self.dropping.update(pattern for pattern in filters if pattern not in self._wanted)
+        self.unsubscribe(sorted(self.dropping), Answer())
 
     def on_lost(self) -> None:
         for answer in dict.fromkeys(answer for answer, _ in self._asked.values()):
-            self._unanswered.extend([answer] if answer.on_behalf_of is None else answer.on_behalf_of)
+            self._ask_again(answer)
         self._asked.clear()
 
     def fail(self, error: BusError) -> None:
@@ -127,9 +139,13 @@ class SessionFilters:
     def _await(self, mid: int | None, answer: Answer, chunk: list[str]) -> None:
         answer.missing += 1
         if mid is None:
-            self._unanswered.append(answer)
+            self._ask_again(answer)
         else:
             self._asked[mid] = (answer, chunk)
+
+    def _ask_again(self, answer: Answer) -> None:
+        """After the next connect."""
+        self._unanswered.extend([answer] if answer.on_behalf_of is None else answer.on_behalf_of)
 
 
 class Answer:

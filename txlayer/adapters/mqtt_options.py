@@ -18,6 +18,8 @@ from txlayer.connect import BusUrl, read_options
 from txlayer.errors import UsageError
 
 NEVER_EXPIRES = 0xFFFF_FFFF
+RECEIVE_MAXIMUM = 10_000
+"""Unacknowledged events that a broker may send to one session (MQTT 5): as many as a lane holds."""
 
 
 class MqttOptions(msgspec.Struct, frozen=True):
@@ -85,25 +87,38 @@ def read_target(target: object, options: Mapping[str, Any]) -> tuple[Endpoint, M
     raise UsageError(f"an MQTT bus is opened by a URL or a paho client, not {type(target).__name__}")
 
 
-_OUR_CALLBACKS = (
+_CALLBACKS = (
     "on_connect",
+    "on_connect_fail",
     "on_disconnect",
+    "on_log",
     "on_message",
+    "on_pre_connect",
     "on_publish",
+    "on_socket_close",
     "on_socket_open",
     "on_socket_register_write",
+    "on_socket_unregister_write",
     "on_subscribe",
     "on_unsubscribe",
 )
 
 
 def check_own_client(client: Client) -> None:
-    """The bus runs the client: it must be configured, and otherwise untouched."""
-    taken = [name for name in _OUR_CALLBACKS if getattr(client, name)]
+    """The bus runs the client: it must be configured, and otherwise untouched.
+
+    A callback would run the user's code on the network thread, or keep events from the bus.
+    """
+    taken = [name for name in _CALLBACKS if getattr(client, name)]
+    if client._on_message_filtered._root._children:
+        taken.append("message_callback_add")
     if client.socket() is not None or client._thread is not None:
         raise UsageError("the client is connected already: hand it over before connect() and loop_start()")
     if taken:
-        raise UsageError(f"the bus needs the client's callbacks for itself, but {', '.join(taken)} is set")
+        raise UsageError(
+            f"the bus runs the client and needs its callbacks free, but {', '.join(taken)} is in use: subscribe on the "
+            "bus instead, and for paho's log call client.enable_logger()"
+        )
     if client._callback_api_version is not CallbackAPIVersion.VERSION2:
         raise UsageError("make the client with CallbackAPIVersion.VERSION2")
 
@@ -136,12 +151,16 @@ def _tls_context(options: MqttOptions) -> ssl.SSLContext:
     return context
 
 
-def expiry(packet: int, seconds: int) -> Properties:
-    """Properties that set the session's expiry, for CONNECT or DISCONNECT."""
-    properties = Properties(packet)
-    properties.SessionExpiryInterval = seconds
+def connect_properties(expiry: int) -> Properties:
+    """Of a session that lives on for `expiry` seconds without a connection."""
+    properties = Properties(PacketTypes.CONNECT)
+    properties.SessionExpiryInterval = expiry
+    properties.ReceiveMaximum = RECEIVE_MAXIMUM
     return properties
 
 
-CONNECT = PacketTypes.CONNECT
-DISCONNECT = PacketTypes.DISCONNECT
+def end_of_session() -> Properties:
+    """For the DISCONNECT of a session that nobody will come back to."""
+    properties = Properties(PacketTypes.DISCONNECT)
+    properties.SessionExpiryInterval = 0
+    return properties

@@ -1,4 +1,8 @@
-"""Publishes of a session: those that wait for room, and those on their way to the broker's acknowledgement."""
+"""Publishes of a session: those that wait for room, and those on their way to the broker's acknowledgement.
+
+Latest values wait in a queue of their own and go first: a heartbeat behind a full buffer of events would come too late,
+and a site that is only busy would count as dead.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +20,38 @@ if TYPE_CHECKING:
 
 
 class Outgoing:
-    """A publish."""
+    """A publish of an event, or of a latest value (`first`)."""
 
-    __slots__ = ("payload", "properties", "receipt", "retain", "size", "topic")
+    __slots__ = ("first", "payload", "properties", "receipt", "retain", "size", "topic")
 
-    def __init__(self, topic: str, payload: bytes, properties: Properties | None, retain: bool, size: int) -> None:
+    def __init__(
+        self,
+        topic: str,
+        payload: bytes,
+        properties: Properties | None,
+        size: int,
+        first: bool = False,
+        retain: bool = False,
+    ) -> None:
         self.topic = topic
         self.payload = payload
         self.properties = properties
-        self.retain = retain
         self.size = size
+        self.first = first
+        self.retain = retain
         self.receipt = Receipt()
+
+
+class _Queue(deque[Outgoing]):
+    """With the bytes of what was taken and not acknowledged, also of what has left the queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken_bytes = self.done_bytes = 0  # each written by one side only
+
+    @property
+    def bytes(self) -> int:
+        return self.taken_bytes - self.done_bytes
 
 
 class Outbox:
@@ -34,38 +59,43 @@ class Outbox:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._waiting: deque[Outgoing] = deque()
+        self._values, self._events = _Queue(), _Queue()
         self._on_the_way: dict[int, Outgoing] = {}
-        self._taken_bytes = self._done_bytes = 0  # each written by one side only
 
     @property
-    def bytes(self) -> int:
-        """What was taken and not acknowledged."""
-        return self._taken_bytes - self._done_bytes
+    def event_bytes(self) -> int:
+        """Of events taken and not acknowledged."""
+        return self._events.bytes
+
+    @property
+    def value_bytes(self) -> int:
+        """Of latest values taken and not acknowledged."""
+        return self._values.bytes
 
     @property
     def empty(self) -> bool:
-        return not self._waiting and not self._on_the_way
+        return not self._values and not self._events and not self._on_the_way
 
     def has_work(self, window: int) -> bool:
         """Whether `pump` would hand something over."""
-        return bool(self._waiting) and len(self._on_the_way) < window
+        return bool(self._values or self._events) and len(self._on_the_way) < window
 
     def put(self, outgoing: Outgoing) -> None:
-        self._taken_bytes += outgoing.size
-        self._waiting.append(outgoing)
+        queue = self._queue_of(outgoing)
+        queue.taken_bytes += outgoing.size
+        queue.append(outgoing)
 
     def pump(self, window: int) -> None:
-        """Hand publishes to paho, in order, up to `window` without acknowledgement."""
-        while self._waiting and len(self._on_the_way) < window:
-            outgoing = self._waiting.popleft()
+        """Hand publishes to paho, each queue in order, up to `window` without acknowledgement."""
+        while (queue := self._values or self._events) and len(self._on_the_way) < window:
+            outgoing = queue.popleft()
             try:
                 info = self._client.publish(outgoing.topic, outgoing.payload, 1, outgoing.retain, outgoing.properties)
             except ValueError as exc:
                 self._finish(outgoing, PublishFailed(f"paho refused the event: {exc}"))
                 continue
             if info.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE:  # paho's next packet id is still on its way
-                self._waiting.appendleft(outgoing)
+                queue.appendleft(outgoing)
                 return
             self._on_the_way[info.mid] = outgoing
 
@@ -93,7 +123,7 @@ class Outbox:
 
     def fail(self, error: BusError) -> None:
         """Nothing will be sent any more. Two threads may do this at once."""
-        for queue in (self._on_the_way, self._waiting):
+        for queue in (self._on_the_way, self._values, self._events):
             while queue:
                 try:
                     outgoing = queue.popitem()[1] if isinstance(queue, dict) else queue.popleft()
@@ -102,5 +132,8 @@ class Outbox:
                 self._finish(outgoing, error)
 
     def _finish(self, outgoing: Outgoing, error: BusError | None) -> None:
-        self._done_bytes += outgoing.size
+        self._queue_of(outgoing).done_bytes += outgoing.size
         outgoing.receipt.complete(error)
+
+    def _queue_of(self, outgoing: Outgoing) -> _Queue:
+        return self._values if outgoing.first else self._events

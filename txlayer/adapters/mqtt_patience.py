@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 LONGEST_PAUSE = 10.0
-_FIGHT_SECONDS = 30.0
-_LOST_FIGHT = 3
+FIGHT_SECONDS = 30.0
+LOST_FIGHT = 3
 _MOST_FRUITLESS = 6
 
 
@@ -40,6 +40,6 @@ class Patience:
         Another client with our client id makes the broker end our connection, and not every broker says so. We would
         end its connection in turn, and so on: when a durable name is thrown out again and again, its holder gives up.
         """
-        recent = [(at, place) for at, place in self._losses if now - at < _FIGHT_SECONDS and place == beside]
+        recent = [(at, place) for at, place in self._losses if now - at < FIGHT_SECONDS and place == beside]
         self._losses = [*recent, (now, beside)]
-        return len(self._losses) >= _LOST_FIGHT
+        return len(self._losses) >= LOST_FIGHT

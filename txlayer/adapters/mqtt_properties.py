@@ -38,21 +38,26 @@ class PreparedProperties(Properties):
 def compact(text: bytes, headers: Mapping[str, str] | None) -> PreparedProperties:
     """One property with the metadata, then the application's headers."""
     content = METADATA_PREFIX + _LENGTH.pack(len(text)) + text
-    if not headers:
-        return PreparedProperties(content)
-    if HEADER in headers:
-        raise UsageError(f"a header named {HEADER!r} is the layer's own: take another name")
-    return PreparedProperties(content + _pairs(headers))
+    return PreparedProperties(content + _pairs(_given(headers)) if headers else content)
 
 
 def cloud_event(attributes: Mapping[str, str], headers: Mapping[str, str] | None) -> PreparedProperties:
-    """The CloudEvents binding: attributes are user properties of the same name, the content type has its own place."""
-    properties = {**attributes, **(headers or {})}
+    """The CloudEvents binding: attributes are user properties of the same name, the content type has its own place.
+
+    The headers of another event may be passed on: where they name the same attribute, this event's own counts.
+    """
+    properties = {**attributes, **_given(headers or {}), **attributes}
     content_type = properties.pop("content-type", None)
     content = _pairs(properties)
     if content_type is not None:
         content = _CONTENT_TYPE + _string(content_type) + content
     return PreparedProperties(content)
+
+
+def _given(headers: Mapping[str, str]) -> Mapping[str, str]:
+    if HEADER in headers:
+        raise UsageError(f"a header named {HEADER!r} is the layer's own: take another name")
+    return headers
 
 
 def _pairs(headers: Mapping[str, str]) -> bytes:

@@ -26,17 +26,16 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from txlayer.adapters.ack_window import AckWindow
 from txlayer.adapters.mqtt_filters import MQTT_LARGEST, Answer, Filters, SessionFilters, some
 from txlayer.adapters.mqtt_options import (
-    CONNECT,
-    DISCONNECT,
     NEVER_EXPIRES,
     Endpoint,
     MqttOptions,
     Will,
-    expiry,
+    connect_properties,
+    end_of_session,
     make_client,
 )
 from txlayer.adapters.mqtt_outbox import Outbox, Outgoing
-from txlayer.adapters.mqtt_patience import LONGEST_PAUSE, Patience
+from txlayer.adapters.mqtt_patience import FIGHT_SECONDS, LONGEST_PAUSE, LOST_FIGHT, Patience
 from txlayer.adapters.mqtt_socket import flush, no_delay
 from txlayer.adapters.wake_up import WakeUp
 from txlayer.delivery import Delivery
@@ -61,6 +60,10 @@ _logger = logging.getLogger(__name__)
 _READS_IN_A_ROW = 200
 _BAD_CREDENTIALS = {0x86, 0x87}
 _TAKEN_OVER = 0x8E
+_FIGHT_LOST = (
+    f"its connection broke {LOST_FIGHT} times within {FIGHT_SECONDS:.0f} s while another one of this bus stayed. "
+    "Another client may be connecting with it, or the network cuts this connection: see which, then subscribe again"
+)
 
 
 class Session:
@@ -80,8 +83,8 @@ class Session:
         on_ready: Callable[[], None] = lambda: None,
         on_ended: Callable[[BusError], None] = lambda error: None,
         on_refused: Callable[[Collection[str]], None] = lambda filters: None,
+        has_room: Callable[[], bool] = lambda: True,
         neighbour: Session | None = None,
-        leftover: Collection[str] = (),
     ) -> None:
         self.client = client
         self.limits: dict[str, Any] = {}
@@ -91,6 +94,7 @@ class Session:
         self._options = options
         self._durable = durable
         self._on_messages = on_messages
+        self._has_room = has_room
         self._keepalive = keepalive or options.keepalive
         self._on_ended = on_ended
         self._neighbour = neighbour
@@ -99,12 +103,13 @@ class Session:
         self._acks: deque[tuple[AckWindow, int]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._filters = SessionFilters(client, on_resume, on_ready, on_refused)
-        self._filters.dropping.update(leftover)  # filters that the broker may still have of an earlier holder
         self._received: list[MQTTMessage] = []
         self._progress = 0
         self._inflight = options.inflight
         self._window = AckWindow(self._release)
-        self._connected = self._taken_over = False
+        self._connected = False
+        self._taken_over = ""
+        """What makes us believe that another client has our client id."""
         self.generations = 0
         """How many connections there have been."""
         self._retired = self._said_goodbye = self._draining = False
@@ -141,7 +146,7 @@ class Session:
                 self._endpoint.port,
                 self._keepalive,
                 clean_start=False,
-                properties=expiry(CONNECT, seconds),
+                properties=connect_properties(seconds),
             )
         else:
             client.connect_async(self._endpoint.host, self._endpoint.port, self._keepalive)
@@ -159,8 +164,14 @@ class Session:
             raise error
 
     @property
-    def waiting_bytes(self) -> int:
-        return self._outbox.bytes
+    def event_bytes(self) -> int:
+        """Of events that wait for the broker."""
+        return self._outbox.event_bytes
+
+    @property
+    def value_bytes(self) -> int:
+        """Of latest values that wait for the broker."""
+        return self._outbox.value_bytes
 
     @property
     def connected(self) -> bool:
@@ -169,6 +180,10 @@ class Session:
     @property
     def closing(self) -> bool:
         return self._retired or self._stopping.is_set()
+
+    def look_again(self) -> None:
+        """There may be room for events again."""
+        self._wake_up.call()
 
     def retire(self) -> None:
         """It is about to be closed: filters need not be given back one by one."""
@@ -214,6 +229,10 @@ class Session:
             self.unsubscribe(filters)
         else:
             self._command(lambda: self._filters.unsubscribe(filters, Answer()))
+
+    def give_back(self, filters: Collection[str]) -> None:
+        """Unsubscribe what an earlier holder of the session may have left; does not wait."""
+        self._command(lambda: self._filters.give_back(filters))
 
     def _await(self, answer: Answer, otherwise: str) -> None:
         if isinstance(self._ended, PublishFailed):
@@ -278,9 +297,11 @@ class Session:
                 ).start()
 
     def _note_loss(self) -> None:
-        if not self._stopping.is_set() and self._durable and self._neighbour is not None and self._neighbour.connected:
-            fight_lost = self._patience.lost(time.monotonic(), self._neighbour.generations)
-            self._taken_over = self._taken_over or fight_lost
+        neighbour = self._neighbour
+        if self._stopping.is_set() or not self._durable or neighbour is None or not neighbour.connected:
+            return
+        if self._patience.lost(time.monotonic(), neighbour.generations):
+            self._taken_over = self._taken_over or _FIGHT_LOST
 
     def _pause(self) -> None:
         """Before the next connection, if the ones before broke before anything came through."""
@@ -299,7 +320,8 @@ class Session:
             sock.close()
         self._end_generation()
         if self._taken_over:
-            self._ended = NameTaken("another client connected with our client id")
+            client_id = self.client._client_id.decode()
+            self._ended = NameTaken(f"client id {client_id!r} at {self._endpoint}: {self._taken_over}")
         self._ended = self._ended or _closed()
         self._filters.fail(self._ended)
         self._outbox.fail(self._ended)
@@ -370,33 +392,39 @@ class Session:
         poller.register(self._wake_up, select.POLLIN)
         poller.register(sock, select.POLLIN)
         pending = getattr(sock, "pending", None)
-        writing, next_misc, began = False, 0.0, time.monotonic()
+        wanted, next_misc, began = select.POLLIN, 0.0, time.monotonic()
         self._filters.resume()
         while self.client.socket() is sock and not (self._stopping.is_set() and not self._commands):
             self._pump()
             if self.client.want_write():
                 self.client.loop_write()
             unsent = not flush(sock) or self.client.want_write()
-            if unsent != writing:
-                writing = unsent
-                poller.modify(sock, select.POLLIN | select.POLLOUT if writing else select.POLLIN)
+            if self.client.socket() is not sock:  # closed behind a DISCONNECT
+                return
             self._wake_up.asleep = True
-            busy = self._commands or self._acks or self._outbox.has_work(self._room) or (pending and pending())
+            reading = self._has_room() or self._filters.asking
+            before, wanted = wanted, (select.POLLIN if reading else 0) | (select.POLLOUT if unsent else 0)
+            if wanted != before:
+                poller.modify(sock, wanted)
+            unread = bool(reading and pending and pending())
+            busy = self._commands or self._acks or self._outbox.has_work(self._room) or unread
             ready = poller.poll(0 if busy else 500)
             self._wake_up.asleep = False
-            self._read(ready, pending)
+            self._read(ready, unread)
             now = time.monotonic()
             if now > next_misc:
                 next_misc = now + 0.5
+                if not reading:
+                    self.client._ping_t = 0.0  # the answer to the last ping waits unread; the broker must hear the next
                 self.client.loop_misc()
                 if now - began > LONGEST_PAUSE:
                     self._patience.progress()
 
-    def _read(self, ready: Sequence[tuple[int, int]], pending: Callable[[], int] | None) -> None:
+    def _read(self, ready: Sequence[tuple[int, int]], unread: bool) -> None:
         wake = self._wake_up.fileno()
         if any(fd == wake for fd, _ in ready):
             self._wake_up.clear()
-        if not (pending and pending()) and all(fd == wake or event == select.POLLOUT for fd, event in ready):
+        if not unread and all(fd == wake or event == select.POLLOUT for fd, event in ready):
             return
         for _ in range(_READS_IN_A_ROW):
             progress = self._progress
@@ -427,7 +455,7 @@ class Session:
     def _goodbye(self, forget: bool) -> None:
         self._said_goodbye = self._connected
         if self._options.protocol == "5" and (forget or not self._durable):
-            self.client.disconnect(properties=expiry(DISCONNECT, 0))
+            self.client.disconnect(properties=end_of_session())
         else:
             self.client.disconnect()
         self.client.loop_write()
@@ -459,7 +487,7 @@ class Session:
     def _on_disconnect(self, client: Client, _: object, flags: Any, reason: ReasonCode, properties: object) -> None:
         self._connected = False
         if flags.is_disconnect_packet_from_server and reason.value == _TAKEN_OVER:
-            self._taken_over = True
+            self._taken_over = "the broker says that another client connected with it"
 
     def _on_message(self, client: Client, _: object, message: MQTTMessage) -> None:
         self._progress += 1

@@ -34,6 +34,7 @@ DIRECTORY = "txlayer/v1/dir"
 _SYNC = "txlayer/v1/sync"
 _MOST_LEVELS = 200
 _SEND_RETAINED, _NO_RETAINED = 0, 2
+_STRUCTURED = "application/cloudevents+json"
 
 
 class Router:
@@ -150,7 +151,7 @@ class Router:
         if not only_pairs:
             pairs = getattr(properties, "UserProperty", None)
         if not pairs:
-            return Delivery(topic, payload, native=message)
+            return _perhaps_enveloped(topic, payload, message)
         headers = dict(pairs)
         packed = headers.pop(metadata.HEADER, None)
         content_type = None if only_pairs else getattr(properties, "ContentType", None)
@@ -185,6 +186,15 @@ def _from_envelope(topic: str, data: bytes, message: MQTTMessage) -> Delivery:
     except DecodeError:
         return Delivery(topic, payload, key, {**attributes, **headers}, native=message)
     return Delivery(topic, payload, key, headers, packed, native=message)
+
+
+def _perhaps_enveloped(topic: str, data: bytes, message: MQTTMessage) -> Delivery:
+    """On MQTT 5 only what one of us put into an envelope, or what is declared to be one; any other payload stays."""
+    delivery = _from_envelope(topic, data, message)
+    if delivery.payload is data or delivery.packed:
+        return delivery
+    declared = getattr(message.properties, "ContentType", "").startswith(_STRUCTURED)
+    return delivery if declared else Delivery(topic, data, native=message)
 
 
 def check_filter(pattern: str) -> None:
@@ -305,18 +315,28 @@ class MqttSubscription(SubscriptionBase):
         self._stop(forget=False)
 
     def _stop(self, forget: bool) -> None:
-        self._router.leave(self)
         for other in self._apart:
             other._stop(forget)
         if self._own_session is not None:
-            if forget and self._own_session.connected:
-                self._own_session.drop(self._topics)  # confirmed, as a DISCONNECT is not: nothing more is collected
-            self._own_session.close(1.0, forget=forget)
-        elif not self._session.closing:
+            self._close(self._own_session, forget)
+            return
+        self._router.leave(self)
+        if not self._session.closing:
             try:
                 self._session.drop(self._topics)
             except BusError as exc:
                 _logger.info("unsubscribing while the broker is away: %s", exc)
+
+    def _close(self, session: Session, forget: bool) -> None:
+        """Leaves the router last: the router acknowledges what nobody wants, and the broker would forget it."""
+        try:
+            if forget and session.connected:
+                session.drop(self._topics)  # confirmed, as a DISCONNECT is not: nothing more is collected
+        finally:
+            try:
+                session.close(1.0, forget=forget)
+            finally:
+                self._router.leave(self)
 
     def _filters(self, topics: Sequence[str] | set[str]) -> Filters:
         return {topic: self._session.filter_options(1, _NO_RETAINED) for topic in topics}

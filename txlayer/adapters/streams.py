@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import struct
+from collections import deque
 from dataclasses import dataclass
 
 from txlayer import metadata
@@ -33,13 +34,17 @@ class Streams:
 class StreamTracker:
     """Follows the numbers of every stream that a subscription receives: what is missing, what came twice.
 
-    The first event of a stream sets its baseline. Bounded: beyond `max_streams` the stream that was first seen longest
-    ago is forgotten, and starts again with a new baseline.
+    The first event of a stream sets its baseline: nothing below it is missed, but what comes from there is new, once.
+    Bounded: beyond `max_streams` the stream that was first seen longest ago is forgotten, and starts again with a new
+    baseline; below a baseline the last `max_holes` numbers are remembered.
     """
 
     def __init__(self, max_streams: int = 65_536, max_holes: int = 256) -> None:
         self._next: dict[bytes, int] = {}
         self._holes: dict[bytes, list[tuple[int, int]]] = {}
+        self._first: dict[bytes, int] = {}
+        self._early: dict[bytes, deque[int]] = {}
+        """Numbers below the first one, seen after it."""
         self._max_streams = max_streams
         self._max_holes = max_holes
 
@@ -65,6 +70,8 @@ class StreamTracker:
         if expected is None:
             self._start(stream, number)
             return False
+        if number < self._first[stream]:
+            return not self._enter_early(stream, number)
         if number < expected:
             return not self._fill(stream, number)
         self._next[stream] = number + 1
@@ -76,9 +83,19 @@ class StreamTracker:
     def _start(self, stream: bytes, number: int) -> None:
         if len(self._next) >= self._max_streams:
             oldest = next(iter(self._next))
-            del self._next[oldest]
+            del self._next[oldest], self._first[oldest]
             self._holes.pop(oldest, None)
+            self._early.pop(oldest, None)
+        self._first[stream] = number
         self._next[stream] = number + 1
+
+    def _enter_early(self, stream: bytes, number: int) -> bool:
+        """Remember a number below the baseline; False if it was there already."""
+        early = self._early.setdefault(stream, deque(maxlen=self._max_holes))
+        if number in early:
+            return False
+        early.append(number)
+        return True
 
     def _fill(self, stream: bytes, number: int) -> bool:
         """Take a late number out of its hole; False if it is in none."""

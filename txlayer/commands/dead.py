@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from txlayer import dead_letters
 from txlayer.commands.options import add_bus
@@ -37,7 +37,9 @@ def add(commands: Any) -> None:
 def _list(args: argparse.Namespace, console: Console) -> int:
     with connect(args.bus) as bus:
         letters = dead_letters.letters(bus, args.subscription)
-    table = Table("id", "subscription", "topic", "bytes", "attempts", "when", "reason")
+    table = Table(Column("id", no_wrap=True))  # whole on every terminal and in a pipe: `replay` takes it
+    for name in ("subscription", "topic", "bytes", "attempts", "when", "reason"):
+        table.add_column(name, overflow="fold")
     for letter in letters:
         size = "-" if letter.payload is None else str(len(letter.payload))
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(letter.time))

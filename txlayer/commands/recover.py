@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
+from txlayer.errors import MissingExtra
+
 
 def add(commands: Any) -> None:
     """Register it; its options come with its module, which needs the PostgreSQL driver."""
@@ -15,8 +17,12 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    from txlayer import recover
-
+    try:
+        from txlayer import recover
+    except ModuleNotFoundError as exc:
+        if exc.name != "psycopg":
+            raise
+        raise MissingExtra("postgres", "psycopg") from exc
     parser = argparse.ArgumentParser(prog="txlayer recover", description=recover.__doc__)
     recover.add_arguments(parser)
     return recover.run(parser.parse_args(args.rest), console)

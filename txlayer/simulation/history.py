@@ -61,6 +61,7 @@ class History:
     violations: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     crashes: int = 0
+    crashed: dict[str, None] = field(default_factory=dict)
     events: int = 0
 
     def violation(self, text: str) -> None:

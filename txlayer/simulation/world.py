@@ -197,6 +197,7 @@ class World:
         if not node.up or self._healed:
             return
         self.history.crashes += 1
+        self.history.crashed[name] = None
         self.history.faults.update(rows_hit(node))
         self.note(name, f"crashes {why}")
         node.crash(kept=self.rng.choice([0, 1]))

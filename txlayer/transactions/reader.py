@@ -40,8 +40,8 @@ class ChainReader:
         return [*self._save(), *self._ask()]
 
     def resume(self) -> list[Effect]:
-        """After a restart: say where to go on."""
-        return [] if self.stale else self._ask()
+        """After a restart: say where to go on, or again that it cannot: a crash may have come before that was heard."""
+        return [self._tell_stale()] if self.stale else self._ask()
 
     def on_followed(self, followed: m.Followed) -> list[Effect]:
         """Registered. Where a later registration is known this site has lost its log: it asks under the next number."""
@@ -88,10 +88,7 @@ class ChainReader:
             return [self._ack()]
         self.stale = True
         self.buffer.clear()
-        return [
-            *self._save(),
-            Surface("stale", None, f"{self.kind.value} of {self.coordinator}: load a snapshot, follow anew"),
-        ]
+        return [*self._save(), self._tell_stale()]
 
     def on_timer(self, name: str) -> list[Effect]:
         """Ask again, or try again."""
@@ -139,6 +136,9 @@ class ChainReader:
             self.coordinator, self.incarnation, self.kind, self.types, self.upto, self.stale, self.registration
         )
         return [Append(f"k/{'/'.join(self.key())}", record)]
+
+    def _tell_stale(self) -> Surface:
+        return Surface("stale", None, f"{self.kind.value} of {self.coordinator}: load a snapshot, follow anew")
 
     def _ack(self) -> Send:
         return Send(self.coordinator, m.ChainAck(self.seat.site, self.kind, self.incarnation, self.upto))

@@ -49,6 +49,20 @@ def test_any_setting_of_the_client_can_be_given_by_url_or_config() -> None:
     assert "linger.ms" not in settings.consumer("g")
 
 
+def test_the_buffer_bounds_events_too_because_the_client_counts_payloads_only() -> None:
+    settings, options = read("kafka://b")
+    assert settings.producer(options.buffer_bytes, 1000)["queue.buffering.max.messages"] == 262_144
+    assert settings.producer(1024, 1000)["queue.buffering.max.messages"] == 1_000
+    with pytest.raises(UsageError, match=r"queue\.buffering\.max\.messages"):
+        read("kafka://b", config={"queue.buffering.max.messages": 0})
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_a_timeout_is_a_time(seconds: float) -> None:
+    with pytest.raises(UsageError, match="connect_timeout"):
+        read("kafka://b", connect_timeout=seconds)
+
+
 def test_the_users_own_dict_is_taken() -> None:
     settings, options = read_target({"bootstrap.servers": "b:1", "linger.ms": 9}, {"partitions": 4})
     assert (settings.servers, options.partitions) == ("b:1", 4)

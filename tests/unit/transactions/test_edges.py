@@ -14,6 +14,7 @@ from txlayer.effects import (
     PublishCall,
     Received,
     RoomChanged,
+    Surface,
     WholeApplied,
 )
 from txlayer.messages import Access, ChainKind, Item, Limit, Scope, Status, Terms, TxId, TxType, Visibility
@@ -332,3 +333,11 @@ def test_reader_that_nobody_answers_asks_less_and_less_often() -> None:
         pauses.append(pause)
         bench.fire("f", "ask")
     assert pauses == sorted(set(pauses))
+
+
+def test_follower_that_fell_behind_says_so_again_after_a_restart() -> None:
+    """It may have died between writing that it is stale and saying so."""
+    reader = ChainReader(
+        Seat("f", "log-f", 2, Keyring(b"f")), "c", "log", ChainKind.COMMITS, ("t",), upto=3, stale=True
+    )
+    assert [effect.what for effect in reader.resume() if isinstance(effect, Surface)] == ["stale"]
