@@ -415,7 +415,7 @@ class _Question:
         never_here = answer.status is Status.ABORTED and answer.tx is None
         if never_here and self.elsewhere and answer.coordinator == self.engine.settings.name:
             reason = f"this site never coordinated it: name who did, coordinator='...': {', '.join(self.elsewhere)}"
-            return replace_fields(answer, status=Status.UNKNOWN, reason=reason)
+            return replace_fields(answer, status=Status.UNKNOWN, reason=reason, final=False)
         return answer
 
     def drop(self) -> None:

@@ -400,6 +400,7 @@ def test_a_key_is_known_to_the_coordinator_that_had_it(memory_sites: Sites, note
     unknown = publisher.outcome(key="order 7")
     assert unknown.status is Status.UNKNOWN
     assert host.name in unknown.reason
+    assert not unknown.final
     assert publisher.outcome(key="order 7", coordinator=host.name).status is Status.COMMITTED
     assert publisher.outcome(key="order 7", coordinator="self").status is Status.ABORTED
     with pytest.raises(UsageError, match="name it"):
