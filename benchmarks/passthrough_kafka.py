@@ -24,7 +24,7 @@ def bootstrap(url: str) -> str:
     return url.removeprefix("kafka://").partition("?")[0]
 
 
-def _raw_publish(url: str, topic: str, events: int, pause: float) -> None:
+def _raw_publish(url: str, topic: str, events: int, pause: float, all_acknowledged: Callable[[], None]) -> None:
     """As a careful user writes it: idempotent, every acknowledgement counted, a bounded buffer."""
     producer = Producer({"bootstrap.servers": bootstrap(url), "enable.idempotence": True, "linger.ms": 1})
     producer.produce(WARM, b"")
@@ -50,6 +50,7 @@ def _raw_publish(url: str, topic: str, events: int, pause: float) -> None:
     producer.flush(SECONDS)
     if acknowledged != events:
         raise RuntimeError(f"{events - acknowledged} events were not acknowledged")
+    all_acknowledged()
 
 
 def _raw_subscribe(url: str, topic: str, ready: Callable[[], None], seen: Callable[[bytes], bool]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -36,7 +37,7 @@ def _no_delay(_: Client, __: object, sock: Any) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _raw_publish(url: str, topic: str, events: int, pause: float) -> None:
+def _raw_publish(url: str, topic: str, events: int, pause: float, acknowledged_all: Callable[[], None]) -> None:
     """As a careful user writes it: every acknowledgement counted, a bounded number outstanding."""
     client = raw_client(url)
     room, acknowledged, all_acknowledged = threading.Semaphore(_OUTSTANDING), [0], threading.Event()
@@ -55,6 +56,7 @@ def _raw_publish(url: str, topic: str, events: int, pause: float) -> None:
         if pause:
             time.sleep(pause)
     all_acknowledged.wait(300)
+    acknowledged_all()
     client.disconnect()
     client.loop_stop()
 

@@ -20,8 +20,8 @@ _STAMP = struct.Struct(">d")
 _START_SECONDS = 60.0
 _RUN_SECONDS = 300.0
 
-Publish = Callable[[str, str, int, float], None]
-"""(url, topic, events, pause): publishes that many payloads, waits for every acknowledgement."""
+Publish = Callable[[str, str, int, float, Callable[[], None]], None]
+"""(url, topic, events, pause, acknowledged): publishes that many payloads, calls `acknowledged` when the broker has all."""
 
 Subscribe = Callable[[str, str, Callable[[], None], Callable[[bytes], bool]], None]
 """(url, topic, ready, seen): calls `ready` once subscribed and `seen` per payload until it is true."""
@@ -91,8 +91,7 @@ def receive(connection: Connection, timeout: float, what: str) -> Any:
 
 
 def _publish(publish: Publish, url: str, topic: str, events: int, pause: float, connection: Connection) -> None:
-    publish(url, topic, events, pause)
-    connection.send(time.monotonic())
+    publish(url, topic, events, pause, lambda: connection.send(time.monotonic()))
 
 
 def _subscribe(subscribe: Subscribe, url: str, topic: str, events: int, connection: Connection) -> None:
@@ -107,4 +106,4 @@ def _subscribe(subscribe: Subscribe, url: str, topic: str, events: int, connecti
         return len(made) == events
 
     subscribe(url, topic, lambda: connection.send("ready"), seen)
-    connection.send((now(), made[0], delays))
+    connection.send((made[-1] + delays[-1], made[0], delays))

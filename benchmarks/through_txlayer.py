@@ -25,7 +25,7 @@ def measure(raw_publish: Publish, raw_subscribe: Subscribe, url: str, events: in
     return result
 
 
-def publish(url: str, topic: str, events: int, pause: float) -> None:
+def publish(url: str, topic: str, events: int, pause: float, acknowledged: Callable[[], None]) -> None:
     with connect(url) as bus:
         bus.publish(WARM, b"").wait(SECONDS)
         receipts = []
@@ -40,6 +40,7 @@ def publish(url: str, topic: str, events: int, pause: float) -> None:
                 time.sleep(pause)
         for receipt in receipts:
             receipt.wait(SECONDS)
+        acknowledged()
 
 
 def subscribe(url: str, topic: str, ready: Callable[[], None], seen: Callable[[bytes], bool]) -> None:

@@ -16,7 +16,7 @@ from txlayer.delivery import Delivery, Gap
 from txlayer.receipt import Receipt
 
 Handler = Callable[[Delivery], object]
-"""Called for each event, one after the other per subscription, on a thread of that subscription."""
+"""Called for each event, one after the other per subscription, on a thread of that subscription (`Ack.PASSED_ON` apart)."""
 
 WatchHandler = Callable[[str, bytes | None], object]
 """Called with key and latest value; None: the value was removed."""
@@ -29,6 +29,9 @@ class Ack(enum.Enum):
     """The subscription does, once the handler has returned (or the event is dead-lettered)."""
     MANUAL = "manual"
     """The handler does, by `delivery.ack()`, from any thread, once the event is durable on its side."""
+    PASSED_ON = "passed on"
+    """As `MANUAL`, by a handler that only passes the event on: it is called on the thread that receives, which saves a
+    change of threads, and must neither block nor fail."""
 
 
 @dataclass(frozen=True)

@@ -195,11 +195,14 @@ def test_a_durable_subscriber_that_comes_and_goes_under_load_misses_nothing(worl
     eventually(lambda: sent[-1].done and len(set(inbox.payloads)) == len(sent), "every event comes")
 
 
-def test_unacknowledged_events_are_delivered_again_and_acknowledged_ones_are_not(world: BusWorld, name: str) -> None:
+@pytest.mark.parametrize("way", [Ack.MANUAL, Ack.PASSED_ON])
+def test_unacknowledged_events_are_delivered_again_and_acknowledged_ones_are_not(
+    world: BusWorld, name: str, way: Ack
+) -> None:
     publisher, first, second = world.connect(), Inbox(), Inbox()
     topic = publisher.topic(name)
     consumer = world.connect()
-    consumer.subscribe(topic, first, durable=name, ack=Ack.MANUAL)
+    consumer.subscribe(topic, first, durable=name, ack=way)
     for number in range(6):
         publisher.publish(topic, b"%d" % number)
     first.wait(6)
@@ -207,7 +210,7 @@ def test_unacknowledged_events_are_delivered_again_and_acknowledged_ones_are_not
         first[safe].ack()
     consumer.close()
     first[2].ack()  # too late: its connection is gone
-    world.connect().subscribe(topic, second, durable=name, ack=Ack.MANUAL)
+    world.connect().subscribe(topic, second, durable=name, ack=way)
     second.wait(4)
     assert second.payloads[:4] == [b"2", b"3", b"4", b"5"]
 

@@ -264,6 +264,26 @@ def test_close_from_the_handler_itself(harness: Harness) -> None:
     assert harness.acked == [1]
 
 
+def test_what_is_only_passed_on_is_handled_by_whoever_puts_it_until_the_lane_closes(harness: Harness) -> None:
+    got: list[tuple[bytes, int]] = []
+    passed: list[Delivery] = []
+
+    def handler(delivery: Delivery) -> None:
+        got.append((delivery.payload, threading.get_ident()))
+        passed.append(delivery)
+
+    lane = harness.lane(handler, ack=Ack.PASSED_ON)
+    harness.put(lane, 1, 2)
+    assert got == [(b"1", threading.get_ident()), (b"2", threading.get_ident())]
+    assert harness.acked == []
+    for delivery in passed:
+        delivery.ack()
+    assert harness.acked == [1, 2]
+    lane.close()
+    harness.put(lane, 3)
+    assert len(got) == 2
+
+
 @pytest.mark.parametrize(("limit", "payload"), [({"high_water": 3}, b""), ({"high_water_bytes": 30}, b"x" * 10)])
 def test_a_lane_says_when_it_is_full(limit: dict[str, int], payload: bytes) -> None:
     go_on, low = threading.Event(), threading.Event()

@@ -3,6 +3,8 @@
 Drivers hand events over from their network thread and go on; application code runs here. Duplicates and gaps are
 recognised by the events' numbers, a failing handler is retried and then the event is put aside, and the broker is told
 in the end. A slow handler fills its lane; `full` tells the adapter to stop fetching, which is how a broker is slowed.
+
+A handler of a layer that only passes events on (`Ack.PASSED_ON`) needs no thread: it is called by whoever puts them.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ class Lane:
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._thread = threading.Thread(target=self._run, name=f"txlayer-lane-{options.name}", daemon=True)
-        self._thread.start()
+        self._passes_on = options.ack is Ack.PASSED_ON
+        if not self._passes_on:
+            self._thread.start()
 
     @property
     def full(self) -> bool:
@@ -86,6 +90,9 @@ class Lane:
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
         """Queue events in order of receipt. Never blocks."""
+        if self._passes_on:
+            self._pass_on(deliveries)
+            return
         size = sum([len(delivery.payload) for delivery in deliveries])
         with self._lock:
             if not self._queue:
@@ -95,6 +102,9 @@ class Lane:
 
     def report(self, gap: Gap) -> None:
         """The adapter itself knows that events never come; `on_gap` hears of it before those queued after it."""
+        if self._passes_on:
+            self._report_gap(gap)
+            return
         with self._lock:
             self._gaps.append(gap)
             self._wake.notify()
@@ -110,7 +120,7 @@ class Lane:
         with self._lock:
             self._queue.clear()
             self._wake.notify()
-        if threading.current_thread() is not self._thread:
+        if not self._passes_on and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
             if self._thread.is_alive():
                 _logger.warning("a handler of subscription %r is still running after close", self._options.name)
@@ -168,6 +178,14 @@ class Lane:
             stats.handled += 1
             if auto:
                 delivery.ack()
+
+    def _pass_on(self, deliveries: Sequence[Delivery]) -> None:
+        """What comes twice is the layer's to recognise: it knows its own messages."""
+        with self._lock:
+            for delivery in deliveries:
+                if not self._closed:
+                    self._options.handler(delivery)
+                    self.stats.handled += 1
 
     def _gap(self, delivery: Delivery, first: int, last: int) -> Gap:
         position = delivery.position

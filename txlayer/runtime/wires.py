@@ -102,7 +102,7 @@ class Wires:
         """Receive, and hear who is there."""
         topics = [self.inbox(self.site), *(self.control(name) for name in types)]
         name = f"txlayer-site-{self.site}" if durable else None
-        self.subscription = self.bus.subscribe(topics, on_delivery, durable=name, identity=identity, ack=Ack.MANUAL)
+        self.subscription = self.bus.subscribe(topics, on_delivery, durable=name, identity=identity, ack=Ack.PASSED_ON)
         self.roster = Roster(self.bus, on_presence)
 
     def add_types(self, types: Iterable[str], info: dict[str, str]) -> None:
