@@ -21,7 +21,7 @@ _START_SECONDS = 60.0
 _RUN_SECONDS = 300.0
 
 Publish = Callable[[str, str, int, float, Callable[[], None]], None]
-"""(url, topic, events, pause, acknowledged): publishes that many payloads, calls `acknowledged` when the broker has all."""
+"""(url, topic, events, pause, acknowledged): publishes so many, calls `acknowledged` when the broker has all."""
 
 Subscribe = Callable[[str, str, Callable[[], None], Callable[[bytes], bool]], None]
 """(url, topic, ready, seen): calls `ready` once subscribed and `seen` per payload until it is true."""

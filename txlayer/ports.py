@@ -16,7 +16,7 @@ from txlayer.delivery import Delivery, Gap
 from txlayer.receipt import Receipt
 
 Handler = Callable[[Delivery], object]
-"""Called for each event, one after the other per subscription, on a thread of that subscription (`Ack.PASSED_ON` apart)."""
+"""Called for each event, one after the other per subscription, on its own thread (with `Ack.PASSED_ON`: the bus's)."""
 
 WatchHandler = Callable[[str, bytes | None], object]
 """Called with key and latest value; None: the value was removed."""
