@@ -10,6 +10,7 @@ prepare and commit; `txlayer` must be its only writer.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 import time
@@ -28,6 +29,10 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS txlayer_marker (tx TEXT PRIMARY KEY, done INTEGER NOT NULL, undo BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS txlayer_prepared (tx TEXT PRIMARY KEY, statements BLOB NOT NULL, "
     "of_all INTEGER NOT NULL, incarnation TEXT NOT NULL, made REAL NOT NULL)",
+)
+# The first word of a statement that would end the transaction of the unit, or a part of it; comments may come before.
+_TRANSACTION_CONTROL = re.compile(
+    r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE)\b", re.IGNORECASE | re.DOTALL
 )
 Statement = tuple[str, tuple[Any, ...]]
 P = ParamSpec("P")
@@ -57,6 +62,9 @@ class SqliteUnit:
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Run one statement inside the unit."""
+        control = _TRANSACTION_CONTROL.match(sql)
+        if control is not None:
+            raise ResourceError(f"{control[1].upper()} in a handler: the transaction ends its unit, not a statement")
         with self._lock:  # a unit that ends meanwhile would leave the statement to nobody, or to the next one
             if not self.open:
                 raise ResourceError("this unit of work has ended")
@@ -64,6 +72,8 @@ class SqliteUnit:
             try:
                 rows = self._db.execute(*statement).fetchall()
             except sqlite3.Error as exc:
+                # INSERT OR ROLLBACK, or a full disk: what came next would be committed at once, outside of the unit.
+                self.open = self._db.in_transaction
                 raise ResourceError(str(exc)) from exc
             if not sql.lstrip().upper().startswith("SELECT"):
                 self.statements.append(statement)
@@ -114,7 +124,7 @@ class SqliteResource:
 
     @_alone
     def savepoint(self, tx: TxId) -> None:
-        if self._open is not None and self._open[0] == tx:
+        if self._open is not None and self._open[0] == tx and self._open[1].open:
             self._db.execute("SAVEPOINT handler")
             self._open[1].saved = len(self._open[1].statements)
 
@@ -124,10 +134,11 @@ class SqliteResource:
             return
         unit = self._open[1]
         if unit.saved is None:
-            self._take(tx)
+            self._end(tx)
             return
-        self._db.execute("ROLLBACK TO handler")
         del unit.statements[unit.saved :]
+        if unit.open:  # otherwise the point is gone with the transaction, and the unit has failed as a whole
+            self._db.execute("ROLLBACK TO handler")
 
     @_alone
     def prepare(self, tx: TxId, of: int = 1) -> None:
@@ -158,7 +169,7 @@ class SqliteResource:
 
     @_alone
     def roll_back(self, tx: TxId) -> None:
-        self._take(tx)
+        self._end(tx)
         if self._open is None:
             self._run([_removed(tx)])
 
@@ -178,7 +189,7 @@ class SqliteResource:
 
     @_alone
     def settle(self, tx: TxId) -> str:
-        self._take(tx)
+        self._end(tx)
         state = self.state(tx)
         if state == "none" and self._marker(tx) is None:
             if self._open is not None:
@@ -223,17 +234,24 @@ class SqliteResource:
         return found
 
     def _take(self, tx: TxId) -> list[Statement]:
-        """End the open transaction of the unit and keep what it would have done."""
+        """End the unit and keep what it would have done."""
         if self._open is None or self._open[0] != tx:
             return []
+        unit = self._open[1]
+        if not self._end(tx):
+            raise ResourceError(f"{tx} was abandoned, or an error ended its work")
+        return unit.statements
+
+    def _end(self, tx: TxId) -> bool:
+        """End the unit, if there is one, and its open transaction; whether it had been good until now."""
+        if self._open is None or self._open[0] != tx:
+            return False
         unit = self._open[1]
         if self._db.in_transaction:  # an error may have ended it; what counts is what the unit has written down
             self._db.execute("ROLLBACK")
         self._open = None
-        if not unit.open:
-            raise ResourceError(f"{tx} was abandoned")
-        unit.open = False
-        return unit.statements
+        good, unit.open = unit.open, False
+        return good
 
     def _run(self, statements: Sequence[Any]) -> None:
         if self._open is not None:  # on the one connection it would end that unit's transaction
