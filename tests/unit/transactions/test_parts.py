@@ -1,12 +1,16 @@
 """The small parts of which roles are made."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txlayer.conditions import all_of, only
+from txlayer.errors import UsageError
 from txlayer.messages import Access, Conditions, Create, Item, Join, Numbered, Standing, Submit, Terms, TxId
 from txlayer.tokens import Keyring, digest_of, member_hash
 from txlayer.transactions.ballot import Ballot
 from txlayer.transactions.census import Census
+from txlayer.transactions.constraints import check_terms
 from txlayer.transactions.creations import Creations
 from txlayer.transactions.event_coordinator import EventCoordinator, Limits
 from txlayer.transactions.forgotten import KEPT, Forgotten
@@ -107,6 +111,47 @@ def test_full_census_closes_and_turns_further_members_away() -> None:
     assert census.on_join(join("b")) is None
 
 
+@given(st.permutations("abcd"))
+def test_named_members_have_a_seat_whoever_answers_first(order: list[str]) -> None:
+    require = Conditions(at_most=3, named=("c",))
+    census = Census(TX, Terms("t", require=require, settle_for=Conditions(named=("d",))))
+    taken = [name for name in order if census.on_join(join(name)) is not None]
+    assert len(taken) == 3
+    assert {"c", "d"} <= set(taken)
+    assert census.complete()
+    assert not census.failure()
+
+
+@pytest.mark.parametrize(
+    ("require", "settle_for", "reason"),
+    [
+        (Conditions(at_most=1, named=("a", "b")), None, "2 named members and at most 1"),
+        (Conditions(at_most=1, named=("a",)), Conditions(named=("b",)), "2 named members and at most 1"),
+        (Conditions(at_least=2, only=("a",)), None, "only 1 allowed"),
+        (Conditions(only=("a", "b")), Conditions(at_least=2, only=("b", "c")), "only 1 allowed"),
+        (Conditions(at_most=1), Conditions(at_least=2), "at least 2 and at most 1"),
+    ],
+)
+def test_terms_that_no_members_could_meet_are_refused(
+    require: Conditions, settle_for: Conditions | None, reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        check_terms(Terms("t", require=require, settle_for=settle_for))
+
+
+def test_only_these_and_only_those_is_not_everyone() -> None:
+    with pytest.raises(UsageError, match="exclude all"):
+        all_of(only("a"), only("b"))
+
+
+def test_events_before_the_first_are_none() -> None:
+    events = EventCoordinator(Terms("t"), "p", Limits())
+    events.take_all(tuple(Item("t", b"x") for _ in range(5)), "p")
+    assert [event.number for event in events.between(1, 2)] == [1, 2]
+    for first, last in ((1, -1), (-9, -1), (1, 0), (-9, 0)):
+        assert events.between(first, last) == []
+
+
 @given(st.permutations(range(1, 9)), st.integers(0, 8))
 def test_submissions_are_numbered_once_in_their_publishers_order(order: list[int], repeated: int) -> None:
     events = EventCoordinator(Terms("t", access=Access.MULTI), "p", Limits())
@@ -184,6 +229,11 @@ def test_marks_with_many_open_do_not_compare_each_with_all() -> None:
             compared += 1
             return int(self) < int(other)
 
+        def __ge__(self, other: int) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) >= int(other)
+
         def __eq__(self, other: object) -> bool:
             nonlocal compared
             compared += 1
@@ -196,6 +246,24 @@ def test_marks_with_many_open_do_not_compare_each_with_all() -> None:
         marks.advance(("c", "log"), Standing(many, tuple(Number(number) for number in range(many))))
     assert not any(marks.finished(TxId("c", "log", Number(number), "")) for number in range(many))
     assert compared < 100 * many
+    compared = 0
+    for below in (1, 2, 3):
+        assert marks.advance(("c", "log"), Standing(below))
+        assert not marks.advance(("c", "log"), Standing(below)), "every census says it again"
+    assert compared < 100, "what a census says of the oldest is not compared with all that are open"
+
+
+def test_creations_with_many_open_forget_the_oldest_without_a_look_at_all() -> None:
+    creations = Creations()
+    for serial in (3, 1, 2, *range(4, 2000)):
+        creations.take(Create("k", "p", 1, Terms("t"), (), 1, serial, 0, incarnation="log"))
+    (life,) = creations.publishers.values()
+    before = life.taken
+    assert creations.take(Create("k", "p", 1, Terms("t"), (), 1, 2000, 3, incarnation="log"))
+    assert life.taken is before
+    assert (len(life.taken), min(life.taken)) == (1998, 3)
+    for serial in (1, 2, 3, 1999, 2000):
+        assert not creations.take(Create("k", "p", 1, Terms("t"), (), 1, serial, 3, incarnation="log"))
 
 
 def test_creation_is_taken_once_and_never_below_the_publishers_mark() -> None:

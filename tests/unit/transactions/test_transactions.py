@@ -700,6 +700,25 @@ def test_nothing_is_kept_of_a_coordinator_but_its_mark() -> None:
     assert list(bench.sites["a"].records) == ["w/p/log-p"]
 
 
+def test_what_a_census_says_of_the_oldest_is_remembered_without_a_list_of_all_that_are_open() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    for key in ("k0", "k1", "k2", "k3"):
+        begin(bench, call=key)
+    bench.give("p", CommitCall("k1"))
+    bench.give("p", ConfirmCall("k1"))
+    bench.fire("p", "linger")
+    bench.fire("a", "ask")
+    assert bench.sites["a"].records["w/p/log-p"].standing == m.Standing(5, (1, 3, 4))
+    bench.give("p", CommitCall("k0"))
+    bench.give("p", ConfirmCall("k0"))
+    bench.fire("p", "linger")
+    begin(bench, call="k4")
+    assert bench.sites["a"].records["v/p/log-p"].standing == m.Standing(3)
+    bench.restart("a")
+    marks = bench.sites["a"].participant.subscriber.marks
+    assert marks.known["p", "log-p"] == m.Standing(5, (3, 4))
+
+
 def test_predicate_goes_with_the_creation_that_it_was_given_for() -> None:
     bench = Bench(Site("p", bounds=Bounds(open_transactions=0)), Site("a", member()))
     begin(bench, predicate=lambda members: False)
