@@ -1,5 +1,6 @@
 """One suite for every log: what is durable, what is refused, what is migrated."""
 
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -279,6 +280,16 @@ def test_sqlite_keeps_room_for_decisions_and_says_when_the_disk_is_almost_full(t
     assert not log.low()
     assert reserve.stat().st_size == RESERVE_BYTES
     log.close()
+
+
+def test_sqlite_keeps_room_where_the_system_cannot_set_it_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    disk = SqliteDisk(tmp_path / "site.log", lambda: 100 * RESERVE_BYTES)
+    assert not disk.low()
+    assert (tmp_path / "site.log.reserve").stat().st_size == RESERVE_BYTES
+    disk.close()
 
 
 def test_copy_from_before_a_removal_or_a_restart_is_older_too(opener: Opener) -> None:

@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+from txlayer.errors import MissingExtra
+from txlayer.simulation.command import run_seed
+from txlayer.simulation.plan import draw_plan
+
 SEEDS = int(os.environ.get("TXLAYER_SEEDS", "3000"))
 COMMAND = [sys.executable, "-m", "txlayer.simulation.command"]
 # Crashes of coordinators, members, publishers and readers, and what a network, a disk and an application do to them.
@@ -42,6 +46,13 @@ def test_same_seed_gives_the_same_trace_under_any_hash_seed() -> None:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
         hashes.add(json.loads(done.stdout.splitlines()[-1])["hash"])
     assert len(hashes) == 1
+
+
+def test_without_the_driver_of_signatures_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
+    signed = next(seed for seed in range(100) if draw_plan(seed).level == "signed")
+    with pytest.raises(MissingExtra, match="signed"):
+        run_seed(signed)
 
 
 def test_command_prints_the_contract_as_its_last_line() -> None:
