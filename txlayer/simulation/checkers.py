@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from txlayer.messages import ChainKind, Outcome, Scope, Status, TxId, TxType, Visibility
+from txlayer.messages import Access, ChainKind, Conditions, Outcome, Scope, Status, TxId, TxType, Visibility
 from txlayer.simulation.history import Applied, CallSeen, History
 from txlayer.transactions.scope import has_locals
 
@@ -146,6 +146,8 @@ def sequence_checker(history: History) -> None:
         own = [value.split(":", 2)[2] for value in values if value.split(":")[1] == call.publisher]
         mine = [payload for payload in own if payload.startswith(f"{call.key}.")]
         published = [item.payload.decode() for item in call.published]
+        if call.called_by_another:
+            published = published[: len(mine)]
         if (call.tx in (None, tx) or call.terms.one_shot) and mine != published:
             history.violation(f"lost events: {tx} applied {mine}, published {published}")
         _check_others(history, call, tx, values)
@@ -156,7 +158,8 @@ def _check_others(history: History, call: CallSeen, tx: TxId, values: tuple[str,
         _, site, payload = value.split(":", 2)
         if payload.startswith(f"{call.key}."):
             continue
-        allowed = call.terms.access.value == "multi"
+        several = call.terms.access is Access.MULTI
+        allowed = several and (not call.terms.publishers or site in call.terms.publishers)
         known = any(s == site and i.payload.decode() == payload for s, i in history.other_published.get(tx, []))
         if not allowed or not known:
             history.violation(f"an event of nobody who may publish: {tx} {value}")
@@ -178,18 +181,27 @@ def constraint_checker(history: History) -> None:
         call = history.by_tx.get(tx)
         if final is None or call is None:
             continue
-        settle = call.terms.settle_for
-        least = settle.at_least if settle is not None else call.terms.require.at_least
-        if len(final) < least:
-            history.violation(f"constraint broken: {tx} committed with {final}, at least {least} asked")
-        most = call.terms.require.at_most
-        if most is not None and len(final) > most:
-            history.violation(f"constraint broken: {tx} committed with {final}, at most {most} asked")
-        begun = history.begun.get(tx)
+        require, settle, begun = call.terms.require, call.terms.settle_for, history.begun.get(tx)
+        if broken := _broken(settle or require, final):
+            history.violation(f"constraint broken: {tx} committed with {final}, {broken}")
+        if begun is not None and (broken := _broken(require, begun)):
+            history.violation(f"constraint broken: {tx} began with {begun}, {broken}")
         if begun is not None and not set(final) <= set(begun):
             history.violation(f"not on the list: {tx} {final} of {begun}")
         if begun is not None and settle is None and set(final) != set(begun):
             history.violation(f"a member was left out: {tx} {final} of {begun}")
+
+
+def _broken(conditions: Conditions, members: tuple[str, ...]) -> str:
+    if len(members) < conditions.at_least:
+        return f"at least {conditions.at_least} asked"
+    if conditions.at_most is not None and len(members) > conditions.at_most:
+        return f"at most {conditions.at_most} asked"
+    if not set(conditions.named) <= set(members):
+        return f"without {conditions.named}"
+    if conditions.only and not set(members) <= set(conditions.only):
+        return f"only {conditions.only} allowed"
+    return ""
 
 
 def local_checker(world: World) -> None:

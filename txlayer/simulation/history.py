@@ -20,6 +20,8 @@ class CallSeen:
     attempts: list[TxId] = field(default_factory=list)
     published: list[Item] = field(default_factory=list)
     called_at: float | None = None
+    called_by_another: bool = False
+    """A second publisher that may commit did, perhaps before this one had published everything."""
     withdrawn_at: float | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     told_at: list[float] = field(default_factory=list)

@@ -2,6 +2,11 @@
 
 A mutant replaces one small method for the time of a run. Most of them are the rules of the protocol switched off one
 at a time; some are slips that any implementation might make.
+
+Two rules are missing here, because alone they do no harm that a checker sees, and are tested by themselves
+(tests/unit/transactions): that a `Prepare` or `Begin` of an unknown transaction is answered with no, without which the
+votes' deadline does the same later; and that a vote repeats the digest of the events, which takes a bus that alters
+them to matter. Whoever alters them is the outsider's part.
 """
 
 from __future__ import annotations
@@ -20,6 +25,29 @@ from txlayer.effects import (
 )
 from txlayer.logs.record_log import RecordLog
 from txlayer.runtime.write_ahead import WriteAhead
+from txlayer.simulation.coordinator_mutations import (
+    abort_after_call_reaches_locals,
+    any_life,
+    block_without_barrier,
+    census_before_block,
+    failed_census_not_called,
+    forgotten_at_the_fastest,
+    presence_decides,
+    publisher_abort_decides,
+    publisher_death_decides,
+)
+from txlayer.simulation.member_mutations import (
+    believes_opinions,
+    delegation_unanswered,
+    heed_aborts,
+    intent_without_events,
+    intent_without_hashes,
+    mark_removes_applying,
+    mark_removes_unapplied,
+    no_tombstone,
+    says_its_opinion,
+    skip_aborted,
+)
 from txlayer.simulation.mutations import (
     ADD,
     APPLIED,
@@ -185,4 +213,23 @@ MUTANTS = (
     Mutant("everything forgotten is called unknown", (instead(CoordinatorDesk, "_of_forgotten", forgotten_unknown),)),
     Mutant("forgotten commits are called aborted", (instead(Forgotten, "__contains__", always(False)),)),
     Mutant("markers are forgotten too early", (instead(Executor, "_applied", lambda self: [ForgetMarker(self.tx), *APPLIED(self)]),), hint="two phases"),
+    Mutant("a census leaves before its block of numbers is durable", (instead(CoordinatorDesk, "_open", census_before_block),), hint="two phases"),
+    Mutant("the next transactions do not wait for their block of numbers", (instead(CoordinatorDesk, "_open", block_without_barrier),), hint="two phases"),
+    Mutant("no tombstone is kept", (instead(SubscriberDesk, "on_work", no_tombstone),), hint="two phases"),
+    Mutant("a mark removes what is not applied", (instead(Executor, "on_below_mark", mark_removes_unapplied),), hint="two phases"),
+    Mutant("a mark removes what is being undone", (instead(Executor, "on_below_mark", mark_removes_applying),), hint="compensation"),
+    Mutant("constraints are not tested when all have voted", (instead(Ballot, "ruling", yes_of_anyone),), hint="one shot"),
+    Mutant("a peer's no is taken as proof", (instead(Executor, "on_peer_in_doubt", says_its_opinion), instead(Executor, "on_decision", believes_opinions)), hint="settle for two, refused"),
+    Mutant("lost presence decides for the delegate", (instead(TxCoordinator, "on_presence_lost", presence_decides),), hint="one phase"),
+    Mutant("a dead publisher decides for the delegate", (instead(TxCoordinator, "on_presence_lost", publisher_death_decides),), hint="one phase at home"),
+    Mutant("the publisher's abort decides for the delegate", (instead(TxCoordinator, "on_abort", publisher_abort_decides),), hint="one phase, aborted after the call"),
+    Mutant("a delegation of an unknown transaction is not answered", (instead(SubscriberDesk, "_of_unknown", delegation_unanswered),), hint="one phase"),
+    Mutant("a failed census in one shot says that nothing was called", (instead(TxCoordinator, "_fail_census", failed_census_not_called),), hint="durable local, one shot"),
+    Mutant("the publisher's abort after its call reaches locals", (instead(TxCoordinator, "_withdraw", abort_after_call_reaches_locals),), hint="local by chance, aborted after the call"),
+    Mutant("a follower heeds aborts", (instead(SubscriberDesk, "_on_transaction", heed_aborts), instead(SubscriberDesk, "_on_chain", skip_aborted)), hint="follower"),
+    Mutant("an entry is forgotten when the fastest reader has it", (instead(Chain, "_forget", forgotten_at_the_fastest),), hint="follower"),
+    Mutant("the intent has no events to undo", (instead(Executor, "_intend", intent_without_events),), hint="compensation"),
+    Mutant("the intent does not say how to recognise the decision", (instead(Executor, "_intend", intent_without_hashes),), hint="two phases"),
+    Mutant("a creation is good for any life of its coordinator", (instead(CoordinatorDesk, "on_create", any_life),), hint="one shot, hosted"),
+    Mutant("anyone may commit", (instead(EventCoordinator, "may_end", always(True)),), hint="hosted, two publishers"),
 )  # fmt: skip

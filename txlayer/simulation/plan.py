@@ -38,12 +38,14 @@ class Plan:
     refuser: str = ""
     heal_for: float = 400.0
     try_again: float = 0.0
+    abort_after_call: float = 0.0
 
 
 def draw_plan(seed: int) -> Plan:
     """A general world."""
     rng = Random(f"plan {seed}")
     plan = Plan(sites=rng.choice([3, 4, 4, 5]), level=rng.choice(LEVELS), faults=fault_kinds.draw(rng), try_again=0.3)
+    plan.abort_after_call = 0.05
     plan.finishers = rng.random() < 0.25
     if rng.random() < 0.15:
         plan.bounds = Bounds(chain_entries=rng.choice([1, 2, 4]))
@@ -51,15 +53,16 @@ def draw_plan(seed: int) -> Plan:
     for name in names:
         for event_type in TYPES:
             plan.tastes[name, event_type] = draw_taste(rng)
+    members = {kind: [name for name in names if plan.tastes[name, kind].votes_by_name()] for kind in TYPES}
     for number in range(plan.transactions):
-        plan.scripts.append(_draw_script(rng, names, number, plan.span))
+        plan.scripts.append(_draw_script(rng, names, members, number, plan.span))
     return plan
 
 
 def _draw_script(
-    rng: Random, names: list[str], number: int, span: float
+    rng: Random, names: list[str], members: dict[str, list[str]], number: int, span: float
 ) -> tuple[float, CallSeen, list[Item], bool, tuple[str, ...]]:
-    terms = draw_terms(rng, names)
+    terms = draw_terms(rng, names, members)
     publisher = rng.choice(names)
     hosted = terms.access is Access.MULTI or rng.random() < 0.4
     coordinator = rng.choice(names) if hosted else publisher

@@ -40,11 +40,13 @@ class Configuration:
     abort: bool = False
     refuser: str = ""
     finishers: bool = False
+    abort_after_call: bool = False
 
     def plan(self) -> Plan:
         """Two transactions, one after the other."""
         plan = Plan(sites=len(self.tastes), span=4.0, heal_for=200.0, refuser=self.refuser)
         plan.finishers = self.finishers
+        plan.abort_after_call = float(self.abort_after_call)
         for number, taste in enumerate(self.tastes):
             for event_type in TYPES:
                 plan.tastes[f"s{number}", event_type] = taste
@@ -87,6 +89,20 @@ CONFIGURATIONS = (
     Configuration("finisher, one shot", (PLAIN, PLAIN, FOLLOWER), terms_with(one_shot=True), finishers=True),
     Configuration("finisher, compensation", (PLAIN, UNDOABLE, ANONYMOUS), terms_with(), finishers=True),
     Configuration(
+        "one phase, aborted after the call",
+        (NOBODY, NOBODY, ALONE),
+        terms_with(limit=Limit.DISTRIBUTED),
+        "s1",
+        abort_after_call=True,
+    ),
+    Configuration(
+        "local by chance, aborted after the call",
+        (NOBODY, NOBODY, PLAIN, LOCAL),
+        terms_with(),
+        "s1",
+        abort_after_call=True,
+    ),
+    Configuration(
         "hosted, two publishers", (NOBODY, PLAIN, PLAIN), terms_with(access=Access.MULTI), "s1", "s0", ("s2",)
     ),
 )
@@ -127,20 +143,21 @@ def finisher_checker(world: World) -> None:
 
 
 def resilience_checker(world: World, configuration: Configuration, disturbance: Disturbance) -> None:
-    """One lost message costs time, not the transaction; undisturbed, every local member does as it was called to."""
+    """One lost message costs time, not the transaction, and not what a local member that is there was called to do."""
     for script in world.scripts.values():
         committed = any(outcome.status is Status.COMMITTED for outcome in script.call.outcomes)
-        if not script.abort and not committed and not configuration.refuser:
+        excused = script.abort or configuration.refuser or configuration.abort_after_call
+        if not committed and not excused:
             world.history.violation(f"one lost message aborted {script.call.key}")
-        if disturbance == Disturbance():
-            _check_locals(world, configuration, [o.tx for o in script.call.outcomes if o.called])
+        _check_locals(world, configuration, [o.tx for o in script.call.outcomes if o.called])
 
 
 def _check_locals(world: World, configuration: Configuration, called: list[TxId | None]) -> None:
     applied = {(applied.site, applied.tx) for applied in world.history.applied}
     for number, taste in enumerate(configuration.tastes):
         for tx in called:
-            if taste.scope is Scope.LOCAL and (f"s{number}", tx) not in applied:
+            there = tx is not None and (f"s{number}", tx) in world.history.scopes
+            if taste.scope is Scope.LOCAL and there and (f"s{number}", tx) not in applied:
                 world.history.violation(f"local member s{number} did not do what was called: {tx}")
 
 

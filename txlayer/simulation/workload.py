@@ -7,6 +7,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from txlayer.effects import (
     AbortCall,
     AskCall,
@@ -64,6 +66,10 @@ class Taste:
             return ChainKind.COMMITS
         return ChainKind.CALLS if self.durable else None
 
+    def votes_by_name(self) -> bool:
+        """Whether a condition can name such a site."""
+        return self.scope is Scope.DISTRIBUTED and self.identity
+
     def choose(self, tx: TxId, tx_type: TxType) -> ScopeChosen:
         """Its answer to a census; in a local transaction nobody can be distributed or follow."""
         scope, durable = self.scope, self.durable
@@ -84,35 +90,43 @@ def draw_taste(rng: Random) -> Taste:
     return Taste(scope, rng.random() < 0.5, compensatable, rng.random() < 0.7, durable, rng.choice([1, 1, 2]))
 
 
-def draw_terms(rng: Random, sites: list[str]) -> Terms:
-    """Terms that are legal, and not impossible to meet."""
+def draw_terms(rng: Random, sites: list[str], members: dict[str, list[str]]) -> Terms:
+    """Terms that are legal, and not impossible to meet. `members`: who votes under its own name, for each type."""
+    event_type = rng.choice(TYPES)
     tx_type = TxType.LOCAL if rng.random() < 0.12 else TxType.DISTRIBUTED
     limits = [Limit.NONE, Limit.LOCAL] + ([Limit.DISTRIBUTED] if tx_type is TxType.DISTRIBUTED else [])
     limit = rng.choice(limits)
     require, settle_for = Conditions(), None
     if tx_type is TxType.DISTRIBUTED:
-        require = Conditions(at_least=rng.choice([0, 0, 1, 1, 2]), at_most=rng.choice([None, None, None, 1, 3]))
-        if require.at_most is not None and require.at_most < require.at_least:
-            require = Conditions(at_least=1)
-        if limit is Limit.DISTRIBUTED and rng.random() < 0.3:
-            require = Conditions(at_least=1, only=tuple(sites))
-        if rng.random() < 0.35:
-            settle_for = Conditions(at_least=rng.choice([1, 1, 2]))
-    access = Access.MULTI if rng.random() < 0.2 else Access.SINGLE
+        require, settle_for = _draw_conditions(rng, sites, members[event_type], limit)
+    multi = rng.random() < 0.2
     terms = Terms(
-        rng.choice(TYPES), (), tx_type, access, limit, rng.choice(list(Visibility)), require, settle_for,
-        False, 1.0, 2.0, 15.0, rng.choice([1, 8, 8]),
+        event_type, (), tx_type, Access.MULTI if multi else Access.SINGLE, limit, rng.choice(list(Visibility)),
+        require, settle_for, False, 1.0, 2.0, 15.0, rng.choice([1, 8, 8]),
+        tuple(rng.sample(sites, 2)) if multi and rng.random() < 0.4 else (),
+        tuple(rng.sample(sites, 2)) if multi and rng.random() < 0.5 else (),
     )  # fmt: skip
-    if access is Access.SINGLE and one_shot_allowed(terms) and rng.random() < 0.35:
-        return _as_one_shot(terms)
-    return terms
+    shot = not multi and one_shot_allowed(terms) and rng.random() < 0.35
+    return replace(terms, one_shot=True) if shot else terms
 
 
-def _as_one_shot(terms: Terms) -> Terms:
-    return Terms(
-        terms.type, (), terms.tx_type, terms.access, terms.limit, terms.visibility, terms.require, terms.settle_for,
-        True, 1.0, 2.0, 15.0, terms.delivery_attempts,
-    )  # fmt: skip
+def _draw_conditions(
+    rng: Random, sites: list[str], members: list[str], limit: Limit
+) -> tuple[Conditions, Conditions | None]:
+    least, most = rng.choice([0, 0, 1, 1, 2]), rng.choice([None, None, None, 1, 3])
+    if most is not None and most < least:
+        least, most = 1, None
+    named = (rng.choice(members),) if members and rng.random() < 0.2 else ()
+    require = Conditions(least, most, named)
+    if limit is Limit.DISTRIBUTED and rng.random() < 0.3:
+        require = Conditions(1, None, (), tuple(sites))
+    elif members and rng.random() < 0.1:
+        chosen = tuple(rng.sample(members, rng.choice(range(1, len(members) + 1))))
+        require = Conditions(1, None, chosen[:1] if named else (), chosen)
+    settle_for = None
+    if rng.random() < 0.35:
+        settle_for = Conditions(rng.choice([1, 1, 2]), named=require.named if rng.random() < 0.5 else ())
+    return require, settle_for
 
 
 @dataclass(slots=True)
@@ -177,6 +191,15 @@ class Script:
         else:
             self.call.called_at = self.world.clock.now
             node.take(CommitCall(self.call.key, within=3.0))
+            rate = self.world.plan.abort_after_call
+            if rate and self.world.rng.random() < rate:
+                self._later(self.world.rng.choice([0.0, 0.001, 0.003, 0.01, 0.5]), self._abort_late)
+
+    def _abort_late(self) -> None:
+        """Too late for local members, perhaps in time for the others."""
+        node = self.world.node(self.site)
+        if node.up and node.last_life == self.life and not self.call.outcomes:
+            node.take(AbortCall(self.call.key, "changed its mind after the call"))
 
     def _help(self, site: str, call: str) -> None:
         """A second publisher, or a stranger who may not publish."""
@@ -188,8 +211,14 @@ class Script:
             item = Item(self.call.terms.type, f"{call}.{number}".encode())
             self.world.history.other_published.setdefault(self.tx, []).append((site, item))
             node.take(PublishCall(call, item))
-        if self.world.rng.random() < 0.2:
+        draw = self.world.rng.random()
+        if draw < 0.2:
+            if self.call.terms.access is Access.MULTI and site in self.call.terms.committers:
+                self.call.called_by_another = True
+                self.call.called_at = self.world.clock.now if self.call.called_at is None else self.call.called_at
             node.take(CommitCall(call, within=1.0))
+        elif draw < 0.25:
+            node.take(AbortCall(call, "of a second publisher"))
 
     def on_surface(self, effect: Surface) -> None:
         """Votes are missing, or the distributed part is gone."""

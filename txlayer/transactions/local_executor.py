@@ -81,7 +81,7 @@ class LocalExecutor:
 
     def on_withdrawn(self, withdrawn: m.Withdrawn) -> list[Effect]:
         """The publisher will never call."""
-        if not reveals(withdrawn.token, self.hashes.withdrawn) or self.committing or self.done:
+        if not reveals(withdrawn.token, self.hashes.withdrawn) or self.done or self._has_everything():
             return []
         return self._give_up()
 
@@ -124,13 +124,15 @@ class LocalExecutor:
             gap = self.sequence.gap()
             return self._ask_for(gap) if gap is not None else []
         self.doubts += 1
-        if self.committing or self.doubts > MOST_DOUBTS:
-            return [] if self.committing else self._give_up()
+        if self.committing:
+            return []
+        if self.doubts > MOST_DOUBTS:
+            return self._give_up()
         return [Send(self.tx.coordinator, m.InDoubt(self.tx, self.type, "local")), self._doubt_timer()]
 
     def on_below_mark(self) -> list[Effect]:
         """The coordinator has finished: a call that has not come will not come, a tombstone is not needed."""
-        give_up = [] if self.committing or self.done else self._give_up()
+        give_up = [] if self.done or self._has_everything() else self._give_up()
         if not self.done:
             return []
         forget: list[Effect] = [Drop(f"m/{self.tx}"), AwaitLog(), ForgetMarker(self.tx)] if self.recorded else []
@@ -147,6 +149,10 @@ class LocalExecutor:
     def resume(self) -> list[Effect]:
         """Apply it; the marker tells whether it was."""
         return [ApplyWhole(self.tx, self.events, type=self.type)]
+
+    def _has_everything(self) -> bool:
+        """The call and all events are here: a coordinator that has ended meanwhile cannot take them back."""
+        return self.committing or (self.sequence.last is not None and self.sequence.gap() is None)
 
     def _go_on(self) -> list[Effect]:
         if self.done or self.running or self.committing:

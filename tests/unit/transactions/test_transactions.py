@@ -9,12 +9,15 @@ from txlayer.effects import (
     AskCall,
     BeginCall,
     CommitCall,
+    CommitUnit,
     ConfirmCall,
     FollowCall,
+    HandlerDone,
     JoinCall,
     MemberAborts,
     PublishCall,
     Received,
+    RunHandler,
     ScopeChosen,
     WaitLonger,
 )
@@ -30,6 +33,8 @@ from txlayer.messages import (
     TxId,
     TxType,
 )
+from txlayer.tokens import digest_of
+from txlayer.transactions.local_executor import LocalExecutor
 from txlayer.transactions.seat import Bounds
 from txlayer.transactions.subscriber_desk import DECLINED
 
@@ -458,6 +463,53 @@ def test_publisher_abort_before_its_call_reaches_all_scopes() -> None:
     for name in ("a", "l"):
         assert not bench.sites[name].resource.values
         assert not bench.sites[name].resource.units
+
+
+def test_publisher_abort_after_its_call_reaches_the_distributed_scope_only() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("l", member(scope=Scope.LOCAL)))
+    begin(bench)
+    publish(bench, "p", "k", "x")
+    bench.lose = lambda target, message: (
+        isinstance(message, m.Vote) or (target == "l" and isinstance(message, m.Called))
+    )
+    bench.give("p", CommitCall("k"))
+    bench.give("p", AbortCall("k"))
+    bench.lose = lambda target, message: False
+    assert status(bench) is Status.ABORTED
+    bench.fire("l", "doubt")
+    assert list(bench.sites["l"].resource.values) == ["x"]
+    assert not bench.sites["a"].resource.values
+
+
+def test_local_member_that_has_the_call_and_all_events_finishes_though_its_coordinator_has_ended() -> None:
+    """Its handler is slow: a question that it asked meanwhile is answered as one about something forgotten."""
+    bench = Bench(Site("p"), Site("l", member(scope=Scope.LOCAL)))
+    tx = begin(bench)
+    local = bench.sites["l"].participant.subscriber._member(tx)
+    assert isinstance(local, LocalExecutor)
+    event = m.Numbered(1, Item("orders", b"x"), "p")
+    keyring = bench.sites["p"].seat().keyring
+    assert local.on_event(event) == [RunHandler(tx, event)]
+    called = m.Called(tx, ORDERS, keyring.token(tx, "called"), 1, digest_of((event,)))
+    assert local.on_called(called) == []
+    assert local.on_withdrawn(m.Withdrawn(tx, keyring.token(tx, "withdrawn"))) == []
+    assert local.on_below_mark() == []
+    assert CommitUnit(tx) in local.on_handler_done(HandlerDone(tx, 1, True))
+
+
+@pytest.mark.parametrize("wrong", [{"digest": b"of other events"}, {"last": 7}], ids=["digest", "last number"])
+def test_a_yes_to_other_events_is_a_no(wrong: dict) -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    begin(bench)
+    publish(bench, "p", "k", "x")
+    bench.lose = lambda target, message: isinstance(message, m.Vote)
+    bench.give("p", CommitCall("k"))
+    bench.lose = lambda target, message: False
+    votes = {message.member: message for _, message in bench.sent if isinstance(message, m.Vote)}
+    good, bad = votes.values()
+    bench.give("p", Received(good))
+    bench.give("p", Received(replace(bad, **wrong)))
+    assert status(bench) is Status.ABORTED
 
 
 def test_local_member_fails_alone() -> None:
