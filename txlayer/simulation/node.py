@@ -67,6 +67,11 @@ class Surroundings(Protocol):
     def old_log_refused(self, site: str) -> None: ...
 
 
+def _line(event: Numbered) -> str:
+    """An event as the resource keeps it; without a seal its bytes may be anything."""
+    return f"{event.number}:{event.publisher}:{event.item.payload.decode(errors='backslashreplace')}"
+
+
 @dataclass(slots=True)
 class SimulatedHandlers:
     """What the application of a node does: write down each event, or fail."""
@@ -76,12 +81,12 @@ class SimulatedHandlers:
     def handle(self, tx: TxId, event: Numbered, work: Any) -> None:
         if self.node.world.edges.handler_fails(self.node.name, tx, event):
             raise HandlerFailed("drawn to fail")
-        work.put(f"{tx}/{event.number}", f"{event.number}:{event.publisher}:{event.item.payload.decode()}")
+        work.put(f"{tx}/{event.number}", _line(event))
 
     def compensate(self, tx: TxId, event: Numbered, work: Any) -> None:
         if self.node.world.edges.compensation_fails(self.node.name, tx):
             raise HandlerFailed("drawn to fail")
-        work.put(f"{tx}/{event.number}", f"{event.number}:{event.publisher}:{event.item.payload.decode()}")
+        work.put(f"{tx}/{event.number}", _line(event))
 
 
 class SimulatedResource(MemoryResource):

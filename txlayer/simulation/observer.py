@@ -44,7 +44,7 @@ class Observer:
                 if call is not None:
                     history.by_tx.setdefault(message.tx, call)
             case m.Census() if message.events and message.terms.one_shot:
-                name = message.events[0].item.payload.decode().split(".")[0]
+                name = message.events[0].item.payload.decode(errors="replace").split(".")[0]
                 if name in history.calls:
                     history.by_tx.setdefault(message.tx, history.calls[name])
             case _:

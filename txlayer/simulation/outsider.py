@@ -4,7 +4,7 @@ For every kind of message it replays each one that it sees, at once and later, a
 makes up others of what it has read so far. It puts them under every seal that it can make: none, a secret that it
 guessed, a key of its own in its own name and in others', a seal that it has read on another frame. The harm done is
 counted by kind: runs in which a checker complains, and where messages are sealed also those in which a transaction did
-not commit. Delay alone is no harm.
+not end as it does without the outsider. Delay alone is no harm.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ import msgspec
 from txlayer import messages as m
 from txlayer.codec import KINDS, VERSION, Frame, decode_frame, encode_body, encode_frame
 from txlayer.security import BrokerSeal, SecretSeal, SignedSeal
+from txlayer.simulation.attacked import SETTINGS, Setting
 from txlayer.simulation.bus import SimulatedBus, seals
-from txlayer.simulation.faults import Faults
 from txlayer.simulation.forgeries import NOBODY, Read
-from txlayer.simulation.history import CallSeen
+from txlayer.simulation.history import History
 from txlayer.simulation.plan import Plan
-from txlayer.simulation.sweep import ALONE, ANONYMOUS, DURABLE, FOLLOWER, LOCAL, PLAIN, Configuration, terms_with
-from txlayer.simulation.sweep import NOBODY as NO_MEMBER
 from txlayer.simulation.world import World
 
 LEVELS = ("broker", "secret", "signed")
@@ -36,12 +34,6 @@ HARMLESS = frozenset(
 ) | {"AskMark"}
 ADMITTED = frozenset(KINDS) - HARMLESS
 MOST_FORGED = 60
-SETTINGS = (
-    Configuration("outsider", (PLAIN, ANONYMOUS, PLAIN, FOLLOWER), terms_with(settle_for=m.Conditions(1))),
-    Configuration("outsider, one shot", (PLAIN, PLAIN, LOCAL, DURABLE), terms_with(one_shot=True), coordinator="s1"),
-    Configuration("outsider, one phase", (NO_MEMBER, ALONE, NO_MEMBER), terms_with(), finishers=False),
-    Configuration("outsider, finisher", (NO_MEMBER, PLAIN, PLAIN), terms_with(), finishers=True),
-)
 
 
 @dataclass(slots=True)
@@ -52,6 +44,7 @@ class Attack:
     level: str
     rng: Random
     read: Read = field(init=False)
+    seen: int = 0
     forged: int = 0
 
     def __post_init__(self) -> None:
@@ -65,6 +58,7 @@ class Attack:
         made = self.read.invent(self.kind) if self.rng.random() < 0.3 else []
         found: list[bytes] = []
         if type(message).__name__ == self.kind:
+            self.seen += 1
             altered = bytearray(frame)
             altered[self.rng.randrange(len(altered))] ^= 1 << self.rng.randrange(8)
             found = [frame, bytes(altered)]
@@ -153,21 +147,38 @@ class AttackedWorld(World):
         return bus
 
 
-def attack(level: str, seeds: Iterable[int], kinds: Iterable[str] = KINDS) -> dict[str, int]:
-    """For each kind of message: in how many runs the outsider did harm."""
-    harmed: dict[str, int] = {}
-    for kind in kinds:
-        for seed in seeds:
-            for setting in SETTINGS:
-                plan = setting.plan()
-                plan.faults = Faults(reorder=0.05 if level == "broker" else 0.0)
-                plan.crash = ("", 0)
-                plan.level = level
-                history = AttackedWorld(seed, plan, Attack(kind, level, Random(f"{kind} {seed}"))).run()
-                stopped = level != "broker" and not all(_committed(call) for call in history.calls.values())
-                harmed[kind] = harmed.get(kind, 0) + (bool(history.violations) or stopped)
-    return {kind: count for kind, count in harmed.items() if count}
+@dataclass(slots=True)
+class Attacked:
+    """What came of the outsider: for each kind, in how many runs it did harm, and whether it had what it needs."""
+
+    harmed: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, None] = field(default_factory=dict)
+    """Kinds of which a genuine message passed by, to be replayed and altered."""
+    forged: dict[str, None] = field(default_factory=dict)
+    """Kinds of which it put at least one on the bus."""
 
 
-def _committed(call: CallSeen) -> bool:
-    return any(outcome.status is m.Status.COMMITTED for outcome in call.outcomes)
+def attack(level: str, seeds: Iterable[int], kinds: Iterable[str] = KINDS) -> Attacked:
+    """Try every kind of message in every setting."""
+    result = Attacked()
+    for seed in seeds:
+        for setting in SETTINGS:
+            undisturbed = _ends(_run(setting, level, seed, Attack("", level, Random(seed))))
+            for kind in kinds:
+                one = Attack(kind, level, Random(f"{kind} {seed}"))
+                history = _run(setting, level, seed, one)
+                stopped = level != "broker" and setting.steady and _ends(history) != undisturbed
+                if history.violations or stopped:
+                    result.harmed[kind] = result.harmed.get(kind, 0) + 1
+                result.seen.update({kind: None} if one.seen else {})
+                result.forged.update({kind: None} if one.forged else {})
+    return result
+
+
+def _run(setting: Setting, level: str, seed: int, attack: Attack) -> History:
+    return AttackedWorld(seed, setting.plan(level), attack).run()
+
+
+def _ends(history: History) -> list[m.Status | None]:
+    """How each transaction ended for its caller."""
+    return [call.outcomes[-1].status if call.outcomes else None for call in history.calls.values()]
