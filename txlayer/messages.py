@@ -229,6 +229,7 @@ class Refused(Message, frozen=True):
     coordinator: str = ""
     answers: Asked = NOBODY
     event: int = 0
+    publisher: str = ""
 
 
 class Submit(Message, frozen=True):
@@ -517,6 +518,7 @@ class Followed(Message, frozen=True):
     kind: ChainKind
     upto: int
     registration: int = 1
+    reader: str = ""
 
 
 class Commit(Message, frozen=True):
@@ -529,6 +531,7 @@ class Commit(Message, frozen=True):
     tx: TxId | None
     terms: Terms | None = None
     events: tuple[Numbered, ...] = ()
+    reader: str = ""
 
 
 class ChainAck(Message, frozen=True):
@@ -548,6 +551,7 @@ class Stale(Message, frozen=True):
     kind: ChainKind
     low: int
     registration: int = 1
+    reader: str = ""
 
 
 class AskMark(Message, frozen=True):

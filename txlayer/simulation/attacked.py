@@ -49,7 +49,11 @@ SETTINGS = (
     Setting(Configuration("hosted, locals", (*HOSTED, LOCAL, DURABLE), terms_with(), coordinator="s1")),
     Setting(
         Configuration(
-            "two publishers", (NOBODY, PLAIN, PLAIN, FOLLOWER), terms_with(access=Access.MULTI), "s1", helpers=("s3",)
+            "two publishers",
+            (NOBODY, PLAIN, PLAIN, FOLLOWER, FOLLOWER),
+            terms_with(access=Access.MULTI),
+            "s1",
+            helpers=("s3",),
         )
     ),
     Setting(

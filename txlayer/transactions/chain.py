@@ -80,7 +80,9 @@ class Chain:
                 known.types, known.registration = follow.types, follow.registration
             effects = [self._register(follow.reader)]
         known.upto = known.sent = max(known.upto, min(follow.upto, self.next - 1))
-        followed = m.Followed(self.seat.site, self.seat.incarnation, self.kind, known.upto, known.registration)
+        followed = m.Followed(
+            self.seat.site, self.seat.incarnation, self.kind, known.upto, known.registration, follow.reader
+        )
         forget = self._forget()
         return [*effects, *forget, Send(follow.reader, followed), *self._push(follow.reader), self._timer()]
 
@@ -141,7 +143,7 @@ class Chain:
         return follow.registration > known.registration
 
     def _stale(self, name: str, registration: int) -> Send:
-        return Send(name, m.Stale(self.seat.site, self.seat.incarnation, self.kind, self.low, registration))
+        return Send(name, m.Stale(self.seat.site, self.seat.incarnation, self.kind, self.low, registration, name))
 
     def _push(self, name: str) -> list[Effect]:
         reading = self.readers[name]
@@ -154,15 +156,15 @@ class Chain:
             entry = self.entries.get(reading.sent + 1)
             if entry is None:
                 break
-            effects.append(Send(name, self._message(entry, reading)))
+            effects.append(Send(name, self._message(entry, name)))
             reading.sent += 1
         return effects
 
-    def _message(self, entry: ChainEntry, reading: Reading) -> m.Commit:
+    def _message(self, entry: ChainEntry, name: str) -> m.Commit:
         site, incarnation = self.seat.site, self.seat.incarnation
-        if entry.terms.type not in reading.types:
-            return m.Commit(site, incarnation, self.kind, entry.number, None)
-        return m.Commit(site, incarnation, self.kind, entry.number, entry.tx, entry.terms, entry.events)
+        if entry.terms.type not in self.readers[name].types:
+            return m.Commit(site, incarnation, self.kind, entry.number, None, reader=name)
+        return m.Commit(site, incarnation, self.kind, entry.number, entry.tx, entry.terms, entry.events, name)
 
     def _forget(self) -> list[Effect]:
         current = [reading.upto for reading in self.readers.values() if not reading.stale]

@@ -54,6 +54,16 @@ _TO_PUBLISHER = (m.Created, m.Hello, m.Refused, m.Accepted, m.VotesMissing, m.Ou
 _CALLS = (JoinCall, PublishCall, CommitCall, AbortCall, WaitLonger, AskCall, ConfirmCall)
 
 
+def meant_for(message: AnyMessage) -> str:
+    """Whom it names as its receiver; empty if anyone may act on it.
+
+    A seal does not say where a message was going: whoever reads one inbox can bring it to another, under a good seal.
+    """
+    if isinstance(message, m.Accepted | m.Refused):
+        return message.publisher
+    return message.reader if isinstance(message, m.Followed | m.Commit | m.Stale) else ""
+
+
 def said_by(message: AnyMessage) -> str:
     """The coordinator in whose name a message to a publisher speaks."""
     if named := getattr(message, "coordinator", ""):
@@ -123,6 +133,8 @@ class Participant:
 
     def _on_received(self, message: AnyMessage, frame: bytes) -> list[Batch]:
         batches: list[Batch] = []
+        if meant_for(message) not in ("", self.seat.site):
+            return []
         if isinstance(message, m.InDoubt) and message.finisher:
             return self._on_finish_asked(message)
         if isinstance(message, _TO_COORDINATOR):

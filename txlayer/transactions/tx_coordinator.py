@@ -130,7 +130,8 @@ class TxCoordinator(Voting):
         return effects + self._call_if_complete()
 
     def _refuse_event(self, submit: m.Submit, reason: str) -> Send:
-        return Send(submit.publisher, m.Refused(self.key, self.tx, reason, event=submit.number))
+        refused = m.Refused(self.key, self.tx, reason, event=submit.number, publisher=submit.publisher)
+        return Send(submit.publisher, refused)
 
     def on_commit_request(self, request: m.CommitRequest) -> list[Effect]:
         """A publisher commits: as soon as all its events are in."""
@@ -138,7 +139,7 @@ class TxCoordinator(Voting):
             return [Send(request.publisher, self.outcome)] if self.outcome is not None else []
         if not self.events.may_end(request.publisher):
             reason = f"{request.publisher} may not commit this transaction"
-            return [Send(request.publisher, m.Refused(self.key, self.tx, reason))]
+            return [Send(request.publisher, m.Refused(self.key, self.tx, reason, publisher=request.publisher))]
         if self.called:
             return [Send(request.publisher, self.outcome)] if self.outcome is not None else []
         self.wanted = (request.publisher, request.submitted)
@@ -151,7 +152,7 @@ class TxCoordinator(Voting):
             return [Send(abort.publisher, self.outcome)] if self.outcome is not None else []
         if not self.events.may_end(abort.publisher):
             reason = f"{abort.publisher} may not abort this transaction"
-            return [Send(abort.publisher, m.Refused(self.key, self.tx, reason))]
+            return [Send(abort.publisher, m.Refused(self.key, self.tx, reason, publisher=abort.publisher))]
         if self.outcome is not None and (self.called or self.phase is not Phase.ABORTED):
             return [Send(abort.publisher, self.outcome)]
         return self._withdraw(abort.reason or "aborted by its publisher", abort.publisher)

@@ -10,6 +10,7 @@ from txlayer.effects import (
     CommitCall,
     ConfirmCall,
     FollowCall,
+    JoinCall,
     LeaveCall,
     PublishCall,
     Received,
@@ -260,6 +261,32 @@ def test_publisher_listens_to_its_own_coordinator_only() -> None:
         bench.give("p", Received(forged))
         assert "k" not in bench.sites["p"].outcomes
         assert "k" not in bench.sites["p"].opened
+
+
+def test_what_was_said_to_another_site_is_not_heeded_under_whatever_seal() -> None:
+    """An outsider brings it here: two publishers of one transaction, two readers of one chain."""
+    bench = Bench(Site("p"), Site("q"), Site("c"), Site("a", member()), Site("f"), Site("g"))
+    bench.give("f", FollowCall("c", "log-c", ChainKind.COMMITS, ("orders",)))
+    bench.give("g", FollowCall("c", "log-c", ChainKind.COMMITS, ("other",)))
+    bench.give("p", BeginCall("k", Terms("orders"), "c"))
+    tx = bench.sites["p"].opened["k"]
+    bench.give("q", JoinCall("j", tx))
+    bench.give("q", PublishCall("j", Item("orders", b"of q")))
+    bench.lose = lambda target, message: target == "f" or isinstance(message, m.Submit)
+    bench.give("p", PublishCall("k", Item("orders", b"of p")))
+    for message in [message for target, message in bench.sent if target == "q"]:
+        bench.give("p", Received(message))
+    bench.give("p", Received(m.Accepted(tx, "q", 5)))
+    assert "k" not in bench.sites["p"].outcomes
+    assert bench.sites["p"].participant.publishers["k"].unaccepted, "not in: to be said again"
+    bench.lose = lambda target, message: target == "f"
+    bench.fire("p", "retry")
+    bench.give("p", CommitCall("k"))
+    for message in [message for target, message in bench.sent if target == "g" and isinstance(message, m.Commit)]:
+        bench.give("f", Received(message))
+    bench.lose = lambda target, message: False
+    bench.fire("c", "retry", "chain")
+    assert list(bench.sites["f"].resource.values) == ["of p"]
 
 
 def test_outcome_that_is_repeated_after_the_one_who_asked_by_key_has_left_is_ignored() -> None:
