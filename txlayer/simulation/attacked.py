@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from txlayer.messages import Access, Conditions, Limit
 from txlayer.simulation.faults import Faults
@@ -19,6 +20,7 @@ from txlayer.simulation.sweep import (
     Configuration,
     terms_with,
 )
+from txlayer.transactions.seat import Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Setting:
     configuration: Configuration
     steady: bool = True
     faults: dict[str, float] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Of the plan: a crash, bounds."""
 
     def plan(self, level: str) -> Plan:
         """A world without faults of its own, but for a little disorder where nothing is sealed."""
@@ -36,6 +40,8 @@ class Setting:
         plan.faults = Faults(**disorder, **self.faults)
         plan.crash = ("", 0)
         plan.level = level
+        for name, value in self.changes.items():
+            setattr(plan, name, value)
         return plan
 
 
@@ -62,9 +68,25 @@ SETTINGS = (
     Setting(Configuration("refused", (*HOSTED, UNDOABLE, LOCAL), terms_with(), coordinator="s1", refuser="s2")),
     Setting(Configuration("aborted", (*HOSTED, UNDOABLE, LOCAL), terms_with(), coordinator="s1", abort=True)),
     Setting(Configuration("unfulfilled", HOSTED, terms_with(require=Conditions(3)), coordinator="s1")),
+    Setting(Configuration("slow", (*HOSTED, PLAIN), terms_with(), coordinator="s1"), False, {"slow_handler": 1.0}),
     Setting(
-        Configuration("slow", HOSTED, terms_with(), coordinator="s1", abort_after_call=True),
+        Configuration("coordinator dies, finisher", (NOBODY, PLAIN, PLAIN), terms_with(), finishers=True),
         steady=False,
-        faults={"slow_handler": 1.0},
+        changes={"crash": ("s0", 14), "restart_after": 8.0},
+    ),
+    Setting(
+        Configuration("coordinator restarts", (*HOSTED, PLAIN), terms_with(), coordinator="s1"),
+        steady=False,
+        changes={"crash": ("s1", 4), "restart_after": 0.1},
+    ),
+    Setting(
+        Configuration("coordinator loses its log", (NOBODY, PLAIN, PLAIN), terms_with()),
+        steady=False,
+        changes={"crash": ("s0", 14), "wipe": True},
+    ),
+    Setting(
+        Configuration("follower falls behind", (PLAIN, PLAIN, FOLLOWER), terms_with()),
+        steady=False,
+        changes={"crash": ("s2", 17), "restart_after": 8.0, "bounds": Bounds(chain_entries=1)},
     ),
 )

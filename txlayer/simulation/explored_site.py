@@ -61,9 +61,10 @@ class Deliver(NamedTuple):
 
 
 class Timeout(NamedTuple):
-    """A timer runs out."""
+    """A timer runs out. `cut` as for `Deliver`."""
 
     key: TimerKey
+    cut: bool | None = None
 
 
 class Crash(NamedTuple):
@@ -153,20 +154,22 @@ class Stepping:
         """What an event makes of the site."""
         match happening:
             case Deliver():
-                event = Received(_decode.decode(happening.body), b"frame")
-                if happening.cut is None:
-                    self._run([event])
-                else:
-                    for _, effects in self.site.participant.step(event):
-                        if happening.cut:
-                            self.site.write(effects)
-                    self._restart()
+                self._take(Received(_decode.decode(happening.body), b"frame"), happening.cut)
             case Timeout():
                 del self.site.timers[happening.key]
-                self._run([TimerFired(happening.key)])
+                self._take(TimerFired(happening.key), happening.cut)
             case Crash():
                 self._restart()
         return self._result()
+
+    def _take(self, event: Input, cut: bool | None) -> None:
+        if cut is None:
+            self._run([event])
+            return
+        for _, effects in self.site.participant.step(event):
+            if cut:
+                self.site.write(effects)
+        self._restart()
 
     def _restart(self) -> None:
         pending: list[Input] = []

@@ -118,6 +118,10 @@ class Explorer:
             for target, site in enumerate(sites):
                 for key in self.table.sites[site].timers:
                     yield self._stepped(hasty, flying, target, Timeout(key))
+                    if crashes:
+                        crashed = (sites, flying, crashes - 1, losses, duplicates, hasty[5], facts)
+                        yield self._stepped(crashed, flying, target, Timeout(key, False))
+                        yield self._stepped(crashed, flying, target, Timeout(key, True))
 
     def _stepped(
         self, state: Situation, flying: Flying, target: int, happening: Deliver | Timeout | Crash

@@ -33,6 +33,12 @@ HARMLESS = frozenset(
     ["CensusFailed", "Resend", "Delegated", "Ack", "Compensated", "InDoubt", "Finish", "Unknown", "Called", "Withdrawn"]
 ) | {"AskMark"}
 ADMITTED = frozenset(KINDS) - HARMLESS
+# An operator speaks to the runtime of a site, which the simulated world has not.
+UNREACHED = frozenset(["Operate", "Operated"])
+# Admitted, though no checker has complained of them: they end or delay a transaction, which is no violation, or take a
+# lost message or an operator to do more.
+NOT_SHOWN = UNREACHED | {"Abort", "Accepted", "Decline", "Event", "ExtendDeadline", "Relay", "VotesMissing"}
+SEEDS_TO_SHOW = 6
 MOST_FORGED = 60
 
 

@@ -162,7 +162,8 @@ class World:
 
     def _may_remember(self, site: str, tx: TxId) -> bool:
         """Parked work stays; so do tombstones of what a dead caller never confirmed."""
-        coordinator = self.nodes[tx.coordinator].participant
+        node = self.nodes.get(tx.coordinator)  # none if the name was altered on the way
+        coordinator = node.participant if node is not None else None
         unconfirmed = coordinator is not None and tx in coordinator.coordinator.settled
         return unconfirmed or (site, tx) in self.history.parked
 

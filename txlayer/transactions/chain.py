@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from txlayer import messages as m
-from txlayer.effects import Append, CancelTimer, Drop, Effect, Send, SetTimer
+from txlayer.effects import Append, CancelTimer, Drop, Effect, Send, SetTimer, Surface
 from txlayer.messages import ChainKind
 from txlayer.records import ChainEntry, ChainPosition, Reader
 from txlayer.transactions.seat import Seat
@@ -65,6 +65,9 @@ class Chain:
         behind go on after what it missed.
         """
         known = self.readers.get(follow.reader)
+        if known is None and len(self.readers) >= self.seat.bounds.readers:
+            full = f"{follow.reader}: more than {self.seat.bounds.readers} readers of {self.kind.value}"
+            return [Surface("reader refused", None, f"{full}: raise bounds.readers")]
         missed = known is None or max(known.upto, follow.upto) + 1 < self.low
         latest = known.registration if known is not None else 0
         if missed and (follow.upto >= 0 or follow.registration <= latest):

@@ -51,6 +51,9 @@ _TO_COORDINATOR = (
     m.Vote, m.Delegated, m.Ack, m.Compensated, m.InDoubt, m.Follow, m.ChainAck, m.AskMark,
 )  # fmt: skip
 _TO_PUBLISHER = (m.Created, m.Hello, m.Refused, m.Accepted, m.VotesMissing, m.Outcome)
+_RECEIVER: dict[type, str] = {
+    m.Accepted: "publisher", m.Refused: "publisher", m.Followed: "reader", m.Commit: "reader", m.Stale: "reader",
+}  # fmt: skip
 _CALLS = (JoinCall, PublishCall, CommitCall, AbortCall, WaitLonger, AskCall, ConfirmCall)
 
 
@@ -59,9 +62,8 @@ def meant_for(message: AnyMessage) -> str:
 
     A seal does not say where a message was going: whoever reads one inbox can bring it to another, under a good seal.
     """
-    if isinstance(message, m.Accepted | m.Refused):
-        return message.publisher
-    return message.reader if isinstance(message, m.Followed | m.Commit | m.Stale) else ""
+    field_name = _RECEIVER.get(type(message))
+    return getattr(message, field_name) if field_name is not None else ""
 
 
 def said_by(message: AnyMessage) -> str:

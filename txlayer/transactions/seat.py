@@ -40,6 +40,7 @@ class Bounds:
     publishers: int = 100_000
     censuses: int = 10_000
     peers: int = 100_000
+    readers: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)

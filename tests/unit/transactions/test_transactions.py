@@ -742,6 +742,16 @@ def test_chains_are_read_up_to_a_limit() -> None:
     assert "bounds.peers" in bench.sites["f"].surfaced[-1].detail
 
 
+def test_a_coordinator_registers_readers_up_to_a_limit() -> None:
+    bench = Bench(Site("p", bounds=Bounds(readers=1)), Site("a", member()), Site("f"), Site("g"))
+    for name in ("f", "g", "f"):
+        bench.give(name, FollowCall("p", "log-p", ChainKind.COMMITS, ("orders",)))
+    assert list(bench.sites["p"].participant.coordinator.chains[ChainKind.COMMITS].readers) == ["f"]
+    assert [key for key in bench.sites["p"].records if key.startswith("r/")] == ["r/commits/f"]
+    assert "g: more than 1 readers of commits: raise bounds.readers" in bench.sites["p"].surfaced[-1].detail
+    assert len([one for one in bench.sites["p"].surfaced if one.what == "reader refused"]) == 1
+
+
 def test_nothing_is_kept_of_a_coordinator_but_its_mark() -> None:
     bench = Bench(Site("p"), Site("a", member()))
     shot = Terms("orders", limit=Limit.DISTRIBUTED, one_shot=True, require=Conditions(only=("a",)))
