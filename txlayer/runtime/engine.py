@@ -70,11 +70,13 @@ _FRAME_ROOM = 4096
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """How many threads run application code, how many finish prepared work, how many more may replace stuck ones."""
+    """How many threads run application code, vote (prepare), and finish; how many more may replace stuck ones."""
 
     handlers: int = 8
     finishers: int = 4
     spare: int = 8
+    voters: int = 8
+    """They prepare and send batches with it: who waits for a lock there keeps nobody from finishing."""
 
 
 @dataclass(slots=True)
@@ -188,6 +190,7 @@ class Engine:
         self.workshop = Workshop(
             self.members,
             Pool(f"{settings.name}-handler", threads.handlers, threads.spare),
+            Pool(f"{settings.name}-voter", threads.voters, 0),
             Pool(f"{settings.name}-finisher", threads.finishers, threads.spare),
             settings.handler_within,
             self.loop.post,
@@ -280,8 +283,8 @@ class Engine:
         for watch in (self._types_watch, self._open_watch):
             if watch is not None:
                 watch.close()
-        self.workshop.handlers.close()
-        self.workshop.finishers.close()
+        for pool in (self.workshop.handlers, self.workshop.voters, self.workshop.finishers):
+            pool.close()
         if self.resources is not None:
             self.resources.close()
         if self.loop.registrar is not None:
