@@ -57,8 +57,8 @@ class Batch:
 class _Unit:
     lease: Lease | None = None
     queued: list[tuple[str, Parameters]] = field(default_factory=list)
-    saved: tuple[bool, int] = (False, 0)
-    """At the savepoint: whether the connection was open, and how many statements were queued."""
+    saved: tuple[bool, tuple[tuple[str, Parameters], ...]] = (False, ())
+    """At the savepoint: whether the connection was open, and what was queued."""
     lost: str = ""
     """Why nothing can come of it any more."""
 
@@ -128,14 +128,14 @@ class PostgresResource:
         if unit.lease is not None:
             again = b"RELEASE SAVEPOINT txlayer; " if unit.saved[0] else b""
             self._say(unit.lease, again + b"SAVEPOINT txlayer")
-        unit.saved = (unit.lease is not None, len(unit.queued))
+        unit.saved = (unit.lease is not None, tuple(unit.queued))
 
     def undo_to_savepoint(self, tx: TxId) -> None:
         unit = self._units.get(tx)
         if unit is None:
             return
         had_connection, queued = unit.saved
-        del unit.queued[queued:]
+        unit.queued = list(queued)  # a handler that asked for the connection has had them sent: that is undone too
         if not had_connection or unit.lease is None:
             self._let_go(unit)
             return
@@ -149,8 +149,9 @@ class PostgresResource:
         unit = self._units.get(tx)
         if unit is not None:
             unit.lost = f"{tx} was abandoned: its handler took too long"
-            if unit.lease is not None:
-                unit.lease.cut()
+            lease = unit.lease  # whoever works in the unit may let go of it meanwhile
+            if lease is not None:
+                lease.cut()
 
     # Two phases
 
