@@ -313,3 +313,34 @@ def test_coroutine_handlers_await_on_async_connections(
                     await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(run(), DEADLINE))
+
+
+def test_publisher_awaits_on_an_async_connection_of_its_own(
+    memory_sites: Sites, banks: list[Bank], postgres_server: Server
+) -> None:
+    sites, own, other = memory_sites, banks[0], banks[1]
+    type = sites.name("transfers")
+    member = sites.member("m", type, other.on_transfer, resources=[other.ledger])
+
+    async def run() -> None:
+        async with AsyncConnectionPool(postgres_server.url, min_size=1, max_size=2, open=False) as pool:
+            ledger = PostgresResource(pool, name=own.table)
+            publisher = AsyncSite(sites.name("p"), bus=sites.url, log="memory://", patience=QUICK)
+            publisher.enlist(type, [ledger])
+
+            async def give(amount: int) -> None:
+                async with publisher.transaction(type, census_within=DEADLINE, vote_within=DEADLINE) as tx:
+                    await tx.publish({"amount": amount})
+                    conn = await tx.work(ledger)
+                    await conn.execute(own.add, (-amount, 1))
+
+            async with publisher:
+                while publisher.subscribed(type) != sorted([member.name, publisher.name]):
+                    await asyncio.sleep(0.01)
+                await give(5)
+                with pytest.raises(TransactionAborted, match="balance_check"):
+                    await give(-500)
+                while (own.balance(), other.balance()) != (95, 105) or own.prepared() + other.prepared():
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(run(), 2 * DEADLINE))

@@ -61,6 +61,8 @@ class _Unit:
     """At the savepoint: whether the connection was open, and what was queued."""
     lost: str = ""
     """Why nothing can come of it any more."""
+    opening: threading.Lock = field(default_factory=threading.Lock)
+    """A publisher asks for the connection from a thread of its own, while the member that it is may do so too."""
 
 
 class PostgresResource:
@@ -108,12 +110,13 @@ class PostgresResource:
         unit = self._units.setdefault(tx, _Unit())
         if unit.lost:
             raise ResourceError(unit.lost)
-        if unit.lease is None:
-            unit.lease = self._begun()
-        if unit.queued:
-            queued, unit.queued = unit.queued, []
-            self._say(unit.lease, b"; ".join(unit.lease.bound(*statement) for statement in queued))
-        return unit.lease.handle
+        with unit.opening:
+            if unit.lease is None:
+                unit.lease = self._begun()
+            if unit.queued:
+                queued, unit.queued = unit.queued, []
+                self._say(unit.lease, b"; ".join(unit.lease.bound(*statement) for statement in queued))
+            return unit.lease.handle
 
     def add(self, tx: TxId, batch: Batch) -> None:
         self._units.setdefault(tx, _Unit()).queued.extend(batch.statements)
