@@ -306,6 +306,17 @@ def test_settled_as_none_means_for_ever(rig: Rig) -> None:
     assert rig.read() == {}
 
 
+def test_a_unit_that_was_settled_as_none_can_be_reopened_and_what_was_committed_stays(rig: Rig) -> None:
+    assert rig.resource.settle(TX) == "none"
+    rig.write(TX, "a")
+    rig.resource.reopen(TX)
+    rig.resource.commit(TX)
+    assert rig.read() == {"a": "x"}
+    rig.crash()
+    rig.resource.reopen(TX)
+    assert rig.resource.state(TX) == "committed"
+
+
 def test_settling_finds_what_is_prepared_or_committed(rig: Rig) -> None:
     rig.write(TX, "a")
     rig.resource.prepare(TX)

@@ -112,6 +112,13 @@ class Resource(Protocol):
         """The same, for good: after `none` nothing of `tx` can be prepared or committed here any more."""
         ...
 
+    def reopen(self, tx: TxId) -> None:
+        """Take back that the unit was given up: it is done after all, from the start. A commit's marker stays.
+
+        For work that must be done in the end, though a try at it was settled as `none`; called just before `commit`.
+        """
+        ...
+
     def branches(self) -> tuple[Branch, ...]:
         """Every prepared unit of this site in this resource, whatever log it was prepared under."""
         ...

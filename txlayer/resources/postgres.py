@@ -221,6 +221,9 @@ class PostgresResource:
             self._prepared[tx] = gid
         return _state(done, gid)
 
+    def reopen(self, tx: TxId) -> None:
+        self._lane.run(f"DELETE FROM txlayer.marker WHERE key = '{self._names.marker(tx)}' AND NOT done")
+
     def branches(self) -> tuple[Branch, ...]:
         rows = self._lane.rows(
             "SELECT gid, extract(epoch FROM clock_timestamp() - prepared) FROM pg_prepared_xacts "
