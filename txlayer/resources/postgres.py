@@ -68,9 +68,10 @@ class _Unit:
 class PostgresResource:
     """A PostgreSQL database: a URL, the user's own psycopg pool (blocking or async), or an SQLAlchemy engine.
 
-    `lock_timeout` is in force inside every unit and must be below the deadline for votes: it ends deadlocks that go
-    through several databases, which no server can see. `connections` is the size of our own pool, `finishing` that of
-    the lane which is kept free for finishing. `patience` bounds every wait for the server or for a connection.
+    `lock_timeout` is in force inside every unit and must be below the deadline for votes, which is `vote_within` and in
+    one shot `census_within`: it ends deadlocks that go through several databases, which no server can see.
+    `connections` is the size of our own pool, `finishing` that of the lane which is kept free for finishing.
+    `patience` bounds every wait for the server or for a connection.
     """
 
     def __init__(
