@@ -103,3 +103,34 @@ def test_a_look_for_branches_that_fails_costs_no_thread(memory_sites: Sites, mon
     sites.know(publisher, type, member, other)
     publisher.send(type, [1])
     eventually(lambda: broken.values == {"k": 1})
+
+
+class Kept(MemoryResource):
+    """Counts how often it is open."""
+
+    def __init__(self, name: str, works: bool = True) -> None:
+        super().__init__(name)
+        self.works = works
+        self.opened = 0
+
+    def open(self, *_: Any) -> None:
+        if not self.works:
+            raise ResourceError("allows no prepared transactions")
+        self.opened += 1
+
+    def close(self) -> None:
+        self.opened -= 1
+
+
+def test_a_site_that_cannot_open_all_its_resources_leaves_none_of_them_open(memory_sites: Sites) -> None:
+    sites, first, second = memory_sites, Kept("first"), Kept("second", works=False)
+    site = sites.make("a")
+    site.subscribe(sites.name("t"), lambda tx, event: None, resources=[first, second])
+    with pytest.raises(ResourceError, match="no prepared"):
+        site.start()
+    assert (first.opened, second.opened) == (0, 0)
+    second.works = True
+    site.start()
+    assert (first.opened, second.opened) == (1, 1)
+    site.close()
+    assert (first.opened, second.opened) == (0, 0)

@@ -60,8 +60,15 @@ class ResourceGroup:
         return self._all
 
     def open(self, site: str, incarnation: str, member: Member = nobody) -> None:
-        for resource in self._resources:
-            resource.open(site, incarnation, member)
+        opened: list[Resource] = []
+        try:
+            for resource in self._resources:
+                resource.open(site, incarnation, member)
+                opened.append(resource)
+        except BaseException:
+            with contextlib.suppress(ResourceError):
+                self._each(opened, lambda resource: resource.close())
+            raise
 
     def work(self, tx: TxId) -> Any:
         """Handlers ask each resource by itself; those that cannot wait then are asked now."""

@@ -25,7 +25,7 @@ from txlayer.messages import TxId
 from txlayer.resources.port import Branch, Member, nobody
 from txlayer.resources.postgres_exchange import ConnectionLost, Rejected, exchange, tags
 from txlayer.resources.postgres_lane import Lane
-from txlayer.resources.postgres_names import Names, read_name
+from txlayer.resources.postgres_names import OURS_TO_FINISH, Names, read_name
 from txlayer.resources.postgres_sources import Lease, source_of
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
@@ -96,8 +96,12 @@ class PostgresResource:
     def open(self, site: str, incarnation: str, member: Member = nobody) -> None:
         self._names = Names(site, self.name, incarnation, member)
         self._lane = Lane(self._source, self._finishing, self._patience, self.name)
-        self._lane.open(self._within)
-        self._source.open()
+        try:
+            self._lane.open(self._within)
+            self._source.open()
+        except BaseException:
+            self._lane.close()
+            raise
 
     def batch(self, sql: str, parameters: Parameters = None) -> Batch:
         """Work for a handler to return: sent in one message with begin, marker and prepare."""
@@ -228,8 +232,7 @@ class PostgresResource:
     def branches(self) -> tuple[Branch, ...]:
         rows = self._lane.rows(
             "SELECT gid, extract(epoch FROM clock_timestamp() - prepared) FROM pg_prepared_xacts "
-            f"WHERE starts_with(gid, '{self._names.prefix}') AND database = current_database() "
-            "AND pg_has_role(owner, 'MEMBER') ORDER BY prepared"
+            f"WHERE starts_with(gid, '{self._names.prefix}') AND {OURS_TO_FINISH} ORDER BY prepared"
         )
         found = [(read_name(gid or ""), age) for gid, age in rows]
         return tuple(

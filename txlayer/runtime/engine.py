@@ -145,6 +145,9 @@ class Engine:
         try:
             self._assemble()
         except BaseException:
+            if self.resources is not None:
+                self.resources.close()
+                self.resources = None
             self.log.close()
             self._close_bus()
             raise
@@ -198,10 +201,6 @@ class Engine:
             probe,
         )
         self.loop.workshop = self.workshop
-        if settings.register is not None:
-            opener = partial(open_register, settings.register)
-            self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
-            self.loop.registrar.start()
         self.loop.on_surface = self._on_surface
         self.loop.on_effect = self._on_effect
         self.loop.on_stopped = self._on_stopped
@@ -209,9 +208,14 @@ class Engine:
         self.loop.on_operate = self._on_operate
         self.application.give_up = self.loop.post
         resources = self.application.resources()
-        self.resources = ResourceGroup(resources) if resources else None
-        if self.resources is not None:
-            self.resources.open(settings.name, header.incarnation, keyring.member)
+        if resources:
+            group = ResourceGroup(resources)
+            group.open(settings.name, header.incarnation, keyring.member)
+            self.resources = group
+        if settings.register is not None:
+            opener = partial(open_register, settings.register)
+            self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
+            self.loop.registrar.start()
         self.recovery = Recovery(self)
         self.open_transactions = directory.OpenTransactions(self.bus, self.participant.coordinator)
 
