@@ -124,7 +124,10 @@ class Resource(Protocol):
         ...
 
     def undo_record(self, tx: TxId) -> bytes:
-        """What `commit` stored for undoing; empty if there is nothing."""
+        """What `commit` stored for undoing; empty if there is nothing.
+
+        A site undoes by its log, which has the same events: this is what is left of them where the log is lost.
+        """
         ...
 
     def markers(self) -> tuple[TxId, ...]:
