@@ -107,11 +107,10 @@ class Driver:
         return "views", " ".join(sorted({f"{view.part}:{view.state}" for view in self.site.transactions()}))
 
     def _on_recovered(self, key: str) -> tuple[str, str]:
-        """Whether nothing is undecided or being done here, but for what is parked."""
+        """Whether nothing is undecided or being done here."""
         engine = self.site._engine
-        busy, _ = engine.ask(engine._busy, SECONDS)
-        parked = any(view.state == "parked" for view in engine.ask(engine._views, SECONDS))
-        return "recovered", "yes" if parked or not busy else ""
+        undecided, _ = engine.ask(engine._busy, SECONDS)
+        return "recovered", "" if undecided else "yes"
 
     def _on_shot(self, key: str, type: str, data: dict[str, Any], **terms: Any) -> tuple[str, str]:
         own = None if terms.pop("keyless", False) else key
