@@ -37,8 +37,6 @@ def all_of(*conditions: Conditions) -> Conditions:
     """All of these at once."""
     most = [one.at_most for one in conditions if one.at_most is not None]
     closed = [set(one.only) for one in conditions if one.only]
-    if closed and not set.intersection(*closed):  # none at all would mean that everyone is allowed
-        raise UsageError("only these and only those exclude all: name at least one site in both")
     return Conditions(
         at_least=max((one.at_least for one in conditions), default=0),
         at_most=min(most) if most else None,

@@ -93,10 +93,7 @@ class SqliteDisk:
         """Take the reserve; whether it could be had."""
         try:
             with self._reserve.open("wb") as file:
-                if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
-                else:  # macOS has none; what is written takes room as well
-                    file.write(bytes(RESERVE_BYTES))
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         except OSError:
             self._reserve.unlink(missing_ok=True)
             return False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from txlayer import messages as m
 from txlayer.effects import Received
-from txlayer.errors import DecodeError, MissingExtra
+from txlayer.errors import DecodeError
 from txlayer.runtime.inbox import received
 from txlayer.security import BrokerSeal, Seal, SecretSeal, SignedSeal
 from txlayer.simulation.network import Network
@@ -124,10 +124,7 @@ def seals(level: str) -> Callable[[str], Seal]:
         return lambda _: BrokerSeal()
     if level == "secret":
         return lambda _: SecretSeal([b"enrolled together"])
-    try:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    except ImportError as exc:
-        raise MissingExtra("signed", "cryptography") from exc
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     names = [f"s{number}" for number in range(6)]
     keys = {name: Ed25519PrivateKey.from_private_bytes(name.encode() * 16) for name in names}

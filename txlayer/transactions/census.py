@@ -14,7 +14,7 @@ import msgspec
 from txlayer.effects import Predicate
 from txlayer.messages import Join, Terms, TxId
 from txlayer.tokens import member_hash
-from txlayer.transactions.constraints import admits, all_named, capacity, unmet
+from txlayer.transactions.constraints import admits, capacity, unmet
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Census:
         member = member_hash(join.pseudonym)
         if member in self.joined:
             return member
-        if not admits(self.terms, join) or not self._has_seat(join):
+        if not admits(self.terms, join) or self._full():
             self.on_decline(member)
             return None
         if join.identity and any(known.identity == join.identity for known in self.joined.values()):
@@ -90,16 +90,10 @@ class Census:
 
     def _full(self) -> bool:
         most = capacity(self.terms)
-        return most is not None and len(self.joined) >= most
-
-    def _has_seat(self, join: Join) -> bool:
-        """Seats are kept for the named members that are still missing: they may be the last to answer."""
-        most = capacity(self.terms)
-        if most is None:
-            return True
-        present = {known.identity for known in self.joined.values()}
-        missing = [name for name in all_named(self.terms) if name not in present]
-        return len(self.joined) + len(missing) < most + (join.identity in missing)
+        if most is None or len(self.joined) < most:
+            return False
+        wanted = {*self.terms.require.named, *(self.terms.settle_for.named if self.terms.settle_for else ())}
+        return wanted <= {join.identity for join in self.joined.values()}
 
     def _all_allowed_answered(self) -> bool:
         only = self.terms.require.only

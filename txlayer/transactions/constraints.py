@@ -44,12 +44,6 @@ def capacity(terms: Terms) -> int | None:
     return min(bounds) if bounds else None
 
 
-def all_named(terms: Terms) -> tuple[str, ...]:
-    """Everyone without whom the conditions cannot hold."""
-    settled = terms.settle_for.named if terms.settle_for is not None else ()
-    return tuple(dict.fromkeys((*terms.require.named, *settled)))
-
-
 def check_terms(terms: Terms) -> None:
     """Refuse what can never work, with the change that would make it work."""
     check_limit(terms.tx_type, terms.limit)
@@ -61,22 +55,10 @@ def check_terms(terms: Terms) -> None:
         raise UsageError("a local transaction has no census: leave require and settle_for out")
     if terms.one_shot and not local and not one_shot_allowed(terms):
         raise UsageError("one shot shows the events before members are known: limit none or local, or require.only")
-    _check_possible(terms)
-
-
-def _check_possible(terms: Terms) -> None:
-    """Whether any members at all could satisfy both conditions together."""
-    both = [conditions for conditions in (terms.require, terms.settle_for) if conditions is not None]
-    least, most, named = max(conditions.at_least for conditions in both), capacity(terms), all_named(terms)
-    if most is not None and most < least:
-        raise UsageError(f"at least {least} and at most {most} members exclude all")
-    if most is not None and most < len(named):
-        raise UsageError(f"{len(named)} named members and at most {most} allowed: raise at_most or name fewer")
-    closed = [set(conditions.only) for conditions in both if conditions.only]
-    if not closed:
-        return
-    allowed = set.intersection(*closed)
-    if not set(named) <= allowed:
-        raise UsageError("a named member is not among the only ones allowed")
-    if len(allowed) < least:
-        raise UsageError(f"at least {least} members asked for, and only {len(allowed)} allowed")
+    for conditions in (terms.require, terms.settle_for):
+        if conditions is None:
+            continue
+        if conditions.at_most is not None and conditions.at_most < conditions.at_least:
+            raise UsageError(f"at least {conditions.at_least} and at most {conditions.at_most} members exclude all")
+        if conditions.only and not set(conditions.named) <= set(conditions.only):
+            raise UsageError("a named member is not among the only ones allowed")

@@ -11,7 +11,6 @@ counts; logs are not, so each has an entry of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 
 from txlayer.messages import Create, Inquire
 
@@ -23,19 +22,12 @@ class PublisherLife:
     life: int
     below: int = 0
     taken: dict[int, None] = field(default_factory=dict)
-    in_order: list[int] = field(default_factory=list)
-    """The same as a heap: the oldest are forgotten one by one, however many are open."""
-
-    def take(self, serial: int) -> None:
-        """Remember one that is new."""
-        self.taken[serial] = None
-        heappush(self.in_order, serial)
 
     def advance(self, below: int) -> None:
         """All of its creations below this number are confirmed, or given up."""
-        self.below = max(self.below, below)
-        while self.in_order and self.in_order[0] < self.below:
-            del self.taken[heappop(self.in_order)]
+        if below > self.below:
+            self.below = below
+            self.taken = {serial: None for serial in self.taken if serial >= below}
 
 
 @dataclass(slots=True)
@@ -53,7 +45,7 @@ class Creations:
             return f"more than {self.most_publishers} logs of publishers in this life: raise bounds.publishers"
         if known is None or known.life != create.life:
             return ""
-        if len(known.taken) >= self.most_open and known.below <= create.below <= known.in_order[0]:
+        if len(known.taken) >= self.most_open and known.below <= create.below <= min(known.taken):
             return (
                 f"more than {self.most_open} transactions of {create.publisher} since its oldest unconfirmed one: "
                 "raise bounds.open_transactions"
@@ -73,7 +65,7 @@ class Creations:
             known = self.publishers[publisher] = PublisherLife(create.life)
         if create.life < known.life or create.serial < known.below or create.serial in known.taken:
             return False
-        known.take(create.serial)
+        known.taken[create.serial] = None
         known.advance(create.below)
         return True
 

@@ -97,7 +97,7 @@ class EventCoordinator:
 
     def between(self, first: int, last: int) -> list[Numbered]:
         """Events that a member asks for again."""
-        return self.events[max(first, 1) - 1 : max(last, 0)]  # a negative number would count from the end
+        return self.events[max(first, 1) - 1 : last]
 
     def _number(self, item: Item, publisher: str) -> Numbered:
         event = Numbered(len(self.events) + 1, item, publisher)

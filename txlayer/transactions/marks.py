@@ -27,16 +27,14 @@ class Marks:
 
     def advance(self, peer: Peer, news: Standing) -> bool:
         """Take a mark in; whether it says anything new."""
-        known = self.known.setdefault(peer, Standing())
-        news = Standing(news.below, tuple(sorted(news.open)))
-        low, high = (known, news) if news.below > known.below else (news, known)
-        # Every census brings a mark: what the lower one says nothing about is not looked at one by one.
-        cut = bisect_left(high.open, low.below)
-        still = tuple(number for number in high.open[:cut] if _open(low, number))
-        if high is known and len(still) == cut:
-            return False
-        self.known[peer] = Standing(high.below, still + high.open[cut:])
-        return True
+        known = self.known.get(peer, Standing())
+        if news.below > known.below:
+            merged = Standing(news.below, tuple(number for number in sorted(news.open) if _open(known, number)))
+        else:
+            news = Standing(news.below, tuple(sorted(news.open)))
+            merged = Standing(known.below, tuple(number for number in known.open if _open(news, number)))
+        self.known[peer] = merged
+        return merged != known
 
 
 def _open(standing: Standing, number: int) -> bool:

@@ -363,7 +363,7 @@ class SubscriberDesk:
         if self._is_one_too_many(peer) and peer not in self.members:
             return []
         self.marks.advance(peer, mark.standing)
-        return self._sweep(peer, list(self.members.get(peer, {})), "w", self.marks.known[peer])
+        return self._sweep(peer, list(self.members.get(peer, {})))
 
     def _on_standing(self, peer: Peer, standing: m.Standing) -> list[Batch]:
         """The cheap mark of a census: look from the oldest on, stop at the first that it does not cover."""
@@ -374,13 +374,9 @@ class SubscriberDesk:
             if tx.number >= standing.below:
                 break
             covered.append(tx)
-        return self._sweep(peer, covered, "v", standing)
+        return self._sweep(peer, covered)
 
-    def _sweep(self, peer: Peer, txs: list[TxId], kind: str, covering: m.Standing) -> list[Batch]:
-        """Forget what is finished; that it is, is remembered.
-
-        The mark of a census has a record of its own, since it comes often: the other one lists all that are open.
-        """
+    def _sweep(self, peer: Peer, txs: list[TxId]) -> list[Batch]:
         batches: list[Batch] = []
         dropped = False
         for tx in txs:
@@ -396,8 +392,8 @@ class SubscriberDesk:
             return batches
         if not self.members[peer]:
             del self.members[peer]
-        remembered = PeerMark(peer[0], peer[1], covering)
-        return [(("marks", peer), [Append(f"{kind}/{peer[0]}/{peer[1]}", remembered)]), *batches]
+        remembered = PeerMark(peer[0], peer[1], self.marks.known[peer])
+        return [(("marks", peer), [Append(f"w/{peer[0]}/{peer[1]}", remembered)]), *batches]
 
     @staticmethod
     def _removable(member: Member) -> bool:
@@ -442,7 +438,7 @@ class SubscriberDesk:
             case LocalIntent():
                 self._add(record.tx, LocalExecutor.recover(self.seat, record))
             case PeerMark():
-                self.marks.advance((record.coordinator, record.incarnation), record.standing)
+                self.marks.known[record.coordinator, record.incarnation] = record.standing
             case Cursor():
                 reader = ChainReader(
                     self.seat,
