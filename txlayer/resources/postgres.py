@@ -75,7 +75,7 @@ class PostgresResource:
     """
 
     def __init__(
-        self, database: Any, *, name: str = "", lock_timeout: float = 2.0, isolation: str = "",
+        self, database: Any, *, name: str = "", lock_timeout: float = 1.0, isolation: str = "",
         connections: int = 8, finishing: int = 2, patience: float = 5.0,
     ) -> None:  # fmt: skip
         self._source = source_of(database, connections, patience)
