@@ -44,7 +44,6 @@ SLOW = (
     "a late acknowledgement leaves a reader behind for ever",
     "markers are forgotten too early",
     "a mark removes what is being undone",
-    "constraints are not tested when all have voted",
     "a failed census in one shot says that nothing was called",
     "the publisher's abort after its call reaches locals",
     "a follower heeds aborts",

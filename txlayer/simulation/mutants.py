@@ -3,10 +3,11 @@
 A mutant replaces one small method for the time of a run. Most of them are the rules of the protocol switched off one
 at a time; some are slips that any implementation might make.
 
-Two rules are missing here, because alone they do no harm that a checker sees, and are tested by themselves
+Three rules are missing here, because alone they do no harm that a checker sees, and are tested by themselves
 (tests/unit/transactions): that a `Prepare` or `Begin` of an unknown transaction is answered with no, without which the
-votes' deadline does the same later; and that a vote repeats the digest of the events, which takes a bus that alters
-them to matter. Whoever alters them is the outsider's part.
+votes' deadline does the same later; that a vote repeats the digest of the events, which takes a bus that alters them to
+matter, and whoever alters them is the outsider's part; that constraints are tested once more when all have voted, after
+every single no has been tested against them.
 """
 
 from __future__ import annotations
@@ -218,7 +219,6 @@ MUTANTS = (
     Mutant("no tombstone is kept", (instead(SubscriberDesk, "on_work", no_tombstone),), hint="two phases"),
     Mutant("a mark removes what is not applied", (instead(Executor, "on_below_mark", mark_removes_unapplied),), hint="two phases"),
     Mutant("a mark removes what is being undone", (instead(Executor, "on_below_mark", mark_removes_applying),), hint="compensation"),
-    Mutant("constraints are not tested when all have voted", (instead(Ballot, "ruling", yes_of_anyone),), hint="one shot"),
     Mutant("a peer's no is taken as proof", (instead(Executor, "on_peer_in_doubt", says_its_opinion), instead(Executor, "on_decision", believes_opinions)), hint="settle for two, refused"),
     Mutant("lost presence decides for the delegate", (instead(TxCoordinator, "on_presence_lost", presence_decides),), hint="one phase"),
     Mutant("a dead publisher decides for the delegate", (instead(TxCoordinator, "on_presence_lost", publisher_death_decides),), hint="one phase at home"),

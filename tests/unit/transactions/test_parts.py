@@ -57,6 +57,14 @@ def test_dropping_out_is_fine_as_long_as_the_rest_settles() -> None:
     assert votes.missing() == [c]
 
 
+def test_constraints_are_tested_once_more_when_all_have_voted() -> None:
+    votes, (a, b) = ballot(Conditions(at_least=2), "a", "b")
+    votes.votes = {a: True, b: False}
+    ruling = votes.ruling()
+    assert ruling is not None
+    assert (ruling.commit, ruling.reason) == (False, "1 of at least 2 members")
+
+
 def test_named_members_may_not_drop_out() -> None:
     votes, (a, _) = ballot(Conditions(named=("a",)), "a", "b")
     ruling = votes.on_vote(a, False, "")
