@@ -63,7 +63,8 @@ def outcome_checker(history: History) -> None:
     for call in history.calls.values():
         for number, (outcome, at) in enumerate(zip(call.outcomes, call.told_at, strict=True)):
             _check_told(history, call, outcome, at)
-            if outcome.status is Status.FINISHED and not call.outcomes[:number]:
+            told_another = call.called_by_another  # who called and confirmed is then its caller
+            if outcome.status is Status.FINISHED and not call.outcomes[:number] and not told_another:
                 history.violation(f"forgotten before its caller was told: {outcome.tx} of {call.key}")
     for outcome in history.told_later:
         call_of = history.by_tx.get(outcome.tx) if outcome.tx is not None else None

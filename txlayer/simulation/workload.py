@@ -161,7 +161,7 @@ class Script:
         items = tuple(self.items) if terms.one_shot else ()
         if terms.one_shot:
             self.call.published = list(self.items)
-            self.call.called_at = self.world.clock.now if self.call.called_at is None else self.call.called_at
+            self._called()
         self.world.node(self.site).take(BeginCall(self.call.key, terms, self.call.coordinator, items))
 
     def on_opened(self, effect: Opened) -> None:
@@ -189,11 +189,16 @@ class Script:
             self.call.withdrawn_at = self.world.clock.now
             node.take(AbortCall(self.call.key, "changed its mind"))
         else:
-            self.call.called_at = self.world.clock.now
+            self._called()
             node.take(CommitCall(self.call.key, within=3.0))
             rate = self.world.plan.abort_after_call
             if rate and self.world.rng.random() < rate:
                 self._later(self.world.rng.choice([0.0, 0.001, 0.003, 0.01, 0.5]), self._abort_late)
+
+    def _called(self) -> None:
+        """The first call counts, whoever makes it."""
+        if self.call.called_at is None:
+            self.call.called_at = self.world.clock.now
 
     def _abort_late(self) -> None:
         """Too late for local members, perhaps in time for the others."""
@@ -215,7 +220,7 @@ class Script:
         if draw < 0.2:
             if self.call.terms.access is Access.MULTI and site in self.call.terms.committers:
                 self.call.called_by_another = True
-                self.call.called_at = self.world.clock.now if self.call.called_at is None else self.call.called_at
+                self._called()
             node.take(CommitCall(call, within=1.0))
         elif draw < 0.25:
             node.take(AbortCall(call, "of a second publisher"))
