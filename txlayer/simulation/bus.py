@@ -35,8 +35,6 @@ class SimulatedBus:
         world.observer.observe(source, message)
         if target not in world.nodes:
             return
-        if isinstance(message, m.Followed):
-            world.observer.registered(source, target, message)
         self.network.carry(source, target, self.frame(source, message))
 
     def broadcast(self, source: str, message: m.AnyMessage) -> None:
@@ -87,6 +85,8 @@ class SimulatedBus:
             self.delivered.setdefault(target, []).append(frame)
         world.hash.update(f"{now:.6f} {target} {type(event.message).__name__}".encode() + frame)
         world.trace(target, event.message)
+        if isinstance(event.message, m.Followed):
+            world.observer.registered(target, event.message)
         node.take(event)
 
     def _corrupted(self, frame: bytes) -> bytes:

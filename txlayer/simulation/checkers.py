@@ -80,7 +80,7 @@ def _check_told(history: History, call: CallSeen, outcome: Outcome, at: float = 
     Of a key it may be said as long as nothing has committed under it: which keys committed and were confirmed, a
     coordinator does not remember over a crash.
     """
-    committed = _committed(history, call, outcome.tx)
+    committed = _committed(history, call, outcome.tx, math.inf if outcome.tx is not None else at)
     what = f"{outcome.tx} under {call.key}"
     excused = outcome.tx is None and call.coordinator in history.crashed and not _committed(history, call, None, at)
     if outcome.status is Status.UNKNOWN and not excused:
@@ -99,8 +99,9 @@ def _check_told(history: History, call: CallSeen, outcome: Outcome, at: float = 
 def _committed(history: History, call: CallSeen, tx: TxId | None, before: float = math.inf) -> bool:
     """Whether this transaction committed; of an answer that names none, whether any under the key of the call did."""
     tried = [one for one, of in history.by_tx.items() if of.key == call.key] if tx is None else [tx]
-    seen = [(commit, at) for one in tried for (commit, _), at in history.decisions.get(one, {}).items()]
-    return any(commit and at <= before for commit, at in seen)
+    own = [one for one in tried if history.by_tx.get(one) is call]  # tried again, it is another call under the same key
+    seen = [(one, commit, at) for one in tried for (commit, _), at in history.decisions.get(one, {}).items()]
+    return any(commit and (at <= before or one in own) for one, commit, at in seen)
 
 
 def applied_checker(world: World) -> None:

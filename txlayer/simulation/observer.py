@@ -20,6 +20,7 @@ class Observer:
     clock: Clock
     nodes: dict[str, Node]
     _sites_of: dict[tuple[TxId, bytes], str] = field(default_factory=dict)
+    _registrations: dict[tuple[str, str, str], int] = field(default_factory=dict)
 
     def observe(self, source: str, message: m.AnyMessage) -> None:
         """A message leaves a role, for the bus or for a role beside it."""
@@ -50,13 +51,13 @@ class Observer:
             case _:
                 pass
 
-    def registered(self, coordinator: str, reader: str, followed: m.Followed) -> None:
-        """A reader is entered in a registry; anew if it had fallen behind."""
-        where = (reader, coordinator, followed.kind.value)
-        if where in self.history.stale:
-            del self.history.stale[where]
+    def registered(self, reader: str, followed: m.Followed) -> None:
+        """A reader hears that it is registered, anew if it had fallen behind: from now on it may count on it."""
+        where = (reader, followed.coordinator, followed.kind.value)
+        if followed.registration > self._registrations.get(where, 0):
+            self._registrations[where] = followed.registration
+            self.history.stale.pop(where, None)
             self.history.registered[where] = self.clock.now
-        self.history.registered.setdefault(where, self.clock.now)
 
     def _decided(self, tx: TxId, commit: bool, members: tuple[bytes, ...]) -> None:
         final = tuple(sorted(self.site_of(tx, member) for member in members)) if commit else ()
