@@ -132,7 +132,7 @@ def applied_checker(world: World) -> None:
 def sequence_checker(history: History) -> None:
     """Same events, same order, no gap, and nothing lost that its publisher handed over before it called."""
     by_tx: dict[TxId, tuple[str, ...]] = {}
-    for applied in history.applied:
+    for applied in [*history.applied, *history.followed]:
         known = by_tx.setdefault(applied.tx, applied.values)
         if known != applied.values:
             history.violation(f"different events: {applied.tx} {known} / {applied.values} at {applied.site}")
@@ -208,7 +208,7 @@ def local_checker(world: World) -> None:
             for outcome in call.outcomes:
                 told = outcome.tx is not None and outcome.called and outcome.tx.coordinator == coordinator
                 if told and _reads(world, site, call, ChainKind.CALLS) and _called_since(call, since):
-                    _must_have(history, site, outcome.tx, "durable local member")
+                    _must_have(history.applied, history, site, outcome.tx, "durable local member")
 
 
 def follower_checker(world: World) -> None:
@@ -220,6 +220,9 @@ def follower_checker(world: World) -> None:
             continue
         mine = [a.tx for a in history.applied if a.site == site and a.tx.coordinator == coordinator]
         mine = [tx for tx in mine if _scope(world, site, tx) is Scope.FOLLOWER]
+        mine += [a.tx for a in history.followed if a.site == site and a.tx.coordinator == coordinator]
+        if len(set(mine)) != len(mine):
+            history.violation(f"a follower applied twice: {site} {mine}")
         orders.setdefault(coordinator, []).append((site, mine))
         for tx in mine:
             if _final(history, tx) is None:
@@ -229,7 +232,8 @@ def follower_checker(world: World) -> None:
             if tx.coordinator != coordinator or call is None or _final(history, tx) is None:
                 continue
             if _reads(world, site, call, ChainKind.COMMITS) and _called_since(call, since):
-                _must_have(history, site, tx, "follower")
+                beside = world.plan.tastes[site, call.terms.type].follows
+                _must_have(history.followed if beside else history.applied, history, site, tx, "follower")
     for several in orders.values():
         _check_order(history, several)
 
@@ -242,8 +246,8 @@ def _check_order(history: History, several: list[tuple[str, list[TxId]]]) -> Non
                 history.violation(f"followers {site} and {other} disagree on the order")
 
 
-def _must_have(history: History, site: str, tx: TxId | None, what: str) -> None:
-    if not any(a.site == site and a.tx == tx for a in history.applied):
+def _must_have(applied: list[Applied], history: History, site: str, tx: TxId | None, what: str) -> None:
+    if not any(a.site == site and a.tx == tx for a in applied):
         history.violation(f"{what} {site} missed {tx}")
 
 
@@ -255,7 +259,7 @@ def _reads(world: World, site: str, call: CallSeen, kind: ChainKind) -> bool:
     if not has_locals(call.terms):
         return False
     taste = world.plan.tastes[site, call.terms.type]
-    return taste.durable if kind is ChainKind.CALLS else taste.scope is Scope.FOLLOWER
+    return kind in taste.chains()
 
 
 def visibility_checker(history: History) -> None:
