@@ -71,7 +71,9 @@ class Edges:
         texts = tuple(str(value) for _, value in values)
         self.world.note(site, f"commits {tx} {texts}")
         if not tx.nonce.endswith(UNDO):
-            self._list(site, tx).append(Applied(site, transaction_of(tx), self.world.clock.now, texts))
+            history, follows = self.world.history, chain_of(tx) is ChainKind.COMMITS
+            applied = Applied(site, transaction_of(tx), self.world.clock.now, texts)
+            (history.followed if follows else history.applied).append(applied)
             return
         for applied in reversed(self.world.history.applied):
             if applied.site == site and undo_of(applied.tx) == tx:
@@ -80,14 +82,6 @@ class Edges:
                 applied.undone = texts
                 return
         self.world.history.violation(f"compensated without a commit: {tx} at {site}")
-
-    def _list(self, site: str, unit: TxId) -> list[Applied]:
-        """A site that follows beside being a member applies a transaction twice, in two units."""
-        call = self.world.history.by_tx.get(transaction_of(unit))
-        beside = call is not None and self.world.plan.tastes[site, call.terms.type].follows
-        if beside and chain_of(unit) is ChainKind.COMMITS:
-            return self.world.history.followed
-        return self.world.history.applied
 
     def opened(self, site: str, effect: Opened) -> None:
         """A caller's transaction is open."""
