@@ -69,13 +69,16 @@ class Participant:
     def on_join(self, tx: MemberTransaction) -> Any:
         """Choose how to take part; None for the scope that the subscriber declared.
 
-        It may be asked about one transaction several times: after a restart, and when one that it did not see begins
-        to follow arrives. Its answer is to depend on the transaction alone.
+        It may be asked about one transaction again: after a restart, or when one arrives by a chain that began while
+        the site was away. Let its answer depend on the transaction alone.
         """
         return None
 
     def on_event(self, tx: MemberTransaction, event: Event) -> Any:
-        """Do the work of one event. What it does outside `tx[resource]` may be done again after a crash."""
+        """Do the work of one event. What it does outside `tx[resource]` may be done again after a crash.
+
+        Who chose `Scope.NON_TRANSACTIONAL` gets the events of a transaction here too, as mere notifications.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs on_event")
 
     def on_prepare(self, tx: MemberTransaction) -> Any:

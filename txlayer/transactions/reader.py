@@ -114,14 +114,18 @@ class ChainReader:
             if entry.tx is None:
                 effects += [*self._advance(), self._ack()]
                 continue
-            self.applying = entry_of(entry.tx, self.kind)
+            self.applying = self._unit(entry)
             effects.append(self._apply(entry))
         return effects
 
     def _apply(self, entry: m.Commit) -> ApplyWhole:
-        assert entry.tx is not None
         assert entry.terms is not None, "an entry with a transaction has its terms"
-        return ApplyWhole(entry_of(entry.tx, self.kind), entry.events, self.attempt + 1, entry.terms)
+        return ApplyWhole(self._unit(entry), entry.events, self.attempt + 1, entry.terms)
+
+    def _unit(self, entry: m.Commit) -> TxId:
+        """Not that of the transaction: this site may be a member of it too."""
+        assert entry.tx is not None
+        return entry_of(entry.tx, self.kind)
 
     def _advance(self) -> list[Effect]:
         self.buffer.pop(self.upto + 1, None)
