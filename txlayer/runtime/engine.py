@@ -43,7 +43,8 @@ from txlayer.runtime.calls import Calls
 from txlayer.runtime.inspection import TransactionView, inspect, inspect_records
 from txlayer.runtime.log_url import open_disk, open_register
 from txlayer.runtime.loop import Loop, Probe
-from txlayer.runtime.membership import Application, Left, Membership, Memberships
+from txlayer.runtime.membership import Application, Membership
+from txlayer.runtime.memberships import Left, Memberships
 from txlayer.runtime.operations import Operations, answer_to
 from txlayer.runtime.pool import Job, Pool
 from txlayer.runtime.recovery import Recovery

@@ -39,7 +39,8 @@ from txlayer.messages import Scope, TxId
 from txlayer.resources.group import ResourceGroup
 from txlayer.resources.port import Resource
 from txlayer.runtime.branches import Attempt, NoBranch
-from txlayer.runtime.membership import Membership, Memberships
+from txlayer.runtime.membership import Membership
+from txlayer.runtime.memberships import Memberships
 from txlayer.runtime.pool import Job, Pool
 from txlayer.runtime.unit_work import HandlerFailed, UnitWork, Work
 from txlayer.units import undo_of

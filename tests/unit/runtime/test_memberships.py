@@ -9,7 +9,8 @@ from txlayer.messages import ChainKind, Scope, Terms, TxId
 from txlayer.participant import make_subscriber
 from txlayer.payloads import JSON, Payloads
 from txlayer.records import MemberDecided, decode_record
-from txlayer.runtime.membership import Application, Left, Memberships
+from txlayer.runtime.membership import Application
+from txlayer.runtime.memberships import Left, Memberships
 from txlayer.units import chain_of, entry_of, transaction_of, undo_of, undone_by
 
 TX = TxId("c", "log", 7, "ab")
