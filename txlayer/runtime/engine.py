@@ -71,11 +71,13 @@ _FRAME_ROOM = 4096
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """How many threads run application code, how many finish prepared work, how many more may replace stuck ones."""
+    """How many threads run application code, vote (prepare), and finish; how many more may replace stuck ones."""
 
     handlers: int = 8
     finishers: int = 4
     spare: int = 8
+    voters: int = 8
+    """They prepare and send batches with it: who waits for a lock there keeps nobody from finishing."""
 
 
 @dataclass(slots=True)
@@ -144,6 +146,9 @@ class Engine:
         try:
             self._assemble()
         except BaseException:
+            if self.resources is not None:
+                self.resources.close()
+                self.resources = None
             self.log.close()
             self._close_bus()
             raise
@@ -189,6 +194,7 @@ class Engine:
         self.workshop = Workshop(
             self.members,
             Pool(f"{settings.name}-handler", threads.handlers, threads.spare),
+            Pool(f"{settings.name}-voter", threads.voters, 0),
             Pool(f"{settings.name}-finisher", threads.finishers, threads.spare),
             settings.handler_within,
             self.loop.post,
@@ -196,10 +202,6 @@ class Engine:
             probe,
         )
         self.loop.workshop = self.workshop
-        if settings.register is not None:
-            opener = partial(open_register, settings.register)
-            self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
-            self.loop.registrar.start()
         self.loop.on_surface = self._on_surface
         self.loop.on_effect = self._on_effect
         self.loop.on_stopped = self._on_stopped
@@ -208,9 +210,14 @@ class Engine:
         self.application.give_up = self.loop.post
         self.application.surface = lambda surface: self.loop.post(partial(self._on_surface, surface))
         resources = self.application.resources()
-        self.resources = ResourceGroup(resources) if resources else None
-        if self.resources is not None:
-            self.resources.open(settings.name, header.incarnation, keyring.member)
+        if resources:
+            group = ResourceGroup(resources)
+            group.open(settings.name, header.incarnation, keyring.member)
+            self.resources = group
+        if settings.register is not None:
+            opener = partial(open_register, settings.register)
+            self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
+            self.loop.registrar.start()
         self.recovery = Recovery(self)
         self.open_transactions = directory.OpenTransactions(self.bus, self.participant.coordinator)
 
@@ -282,8 +289,8 @@ class Engine:
         for watch in (self._types_watch, self._open_watch):
             if watch is not None:
                 watch.close()
-        self.workshop.handlers.close()
-        self.workshop.finishers.close()
+        for pool in (self.workshop.handlers, self.workshop.voters, self.workshop.finishers):
+            pool.close()
         if self.resources is not None:
             self.resources.close()
         if self.loop.registrar is not None:
