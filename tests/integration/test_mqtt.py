@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -829,6 +830,101 @@ def test_a_topic_of_another_subscription_can_be_added_and_removed(
     second.close()
     with pytest.raises(errors.Closed):
         second.add("x")
+
+
+@pytest.mark.parametrize("by_adding", [False, True])
+def test_subscriptions_to_the_same_topic_that_begin_at_once_get_all_its_events(
+    mqtt_broker: Server, opened: Opener, name: str, by_adding: bool
+) -> None:
+    bus, inboxes, looked = opened(mqtt_broker.url), [Inbox(), Inbox()], threading.Barrier(2)
+    router: Any = bus._router
+    first = bus.subscribe(f"{name}/other", inboxes[0]) if by_adding else None
+    overlaps = router.overlaps
+
+    def look(*args: Any, **options: Any) -> bool:
+        found: bool = overlaps(*args, **options)
+        if not router.changing._is_owned():
+            looked.wait(DEADLINE)  # the other looks too before either goes on
+        return found
+
+    router.overlaps = look
+    begin = first.add if first is not None else partial(bus.subscribe, handler=inboxes[0])
+    threads = [
+        threading.Thread(target=begin, args=(name,)),
+        threading.Thread(target=bus.subscribe, args=(name, inboxes[1])),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    bus.publish(name, b"x").wait(DEADLINE)
+    for inbox in inboxes:
+        inbox.wait(1)
+
+
+@pytest.mark.parametrize("what", ["subscription", "topic", "watch"])
+def test_what_ends_takes_nothing_from_what_begins_at_the_same_moment(
+    mqtt_broker: Server, opened: Opener, name: str, what: str
+) -> None:
+    bus, inbox, seen = opened(mqtt_broker.url), Inbox(), list[str]()
+    session: Any = bus._main
+    ending = bus.watch(name) if what == "watch" else bus.subscribe(name, Inbox())
+
+    def begin() -> None:
+        if what == "watch":
+            bus.watch(name, lambda key, _: seen.append(key))
+        else:
+            bus.subscribe(name, inbox)
+
+    beginner = threading.Thread(target=begin)
+    unsubscribe = session.unsubscribe
+
+    def late(filters: Any) -> Any:
+        if beginner.ident is None:
+            beginner.start()
+            if not bus._router.changing._is_owned():  # type: ignore[attr-defined]
+                beginner.join(DEADLINE)  # it is let in before the broker is told that the other ended
+        return unsubscribe(filters)
+
+    session.unsubscribe = late
+    if what == "topic":
+        ending.remove(name)  # type: ignore[union-attr]
+    else:
+        ending.close()
+    beginner.join(DEADLINE)
+    bus.publish(name, b"x").wait(DEADLINE)
+    bus.announce(f"{name}/key", b"x").wait(DEADLINE)
+    eventually(lambda: inbox.payloads == [b"x"] or seen == [f"{name}/key"])
+
+
+def test_a_watch_that_fails_to_begin_takes_nothing_from_another_of_the_same_values(
+    mqtt_broker: Server, opened: Opener, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = opened(mqtt_broker.url)
+    watch = bus.watch(name)
+
+    def refuse(*_: object) -> None:
+        raise errors.SubscribeFailed("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bus._main, "_await", refuse)
+        with pytest.raises(errors.SubscribeFailed):
+            bus.watch(name)
+    bus.announce(f"{name}/key", b"x").wait(DEADLINE)
+    eventually(lambda: watch.snapshot() == {f"{name}/key": b"x"})
+
+
+def test_room_in_the_lane_wakes_the_session_of_an_added_topic_too(
+    mqtt_broker: Server, opened: Opener, name: str
+) -> None:
+    bus, woken = opened(mqtt_broker.url), threading.Event()
+    bus.subscribe(f"{name}/1", Inbox())
+    subscription: Any = bus.subscribe(f"{name}/2", Inbox())
+    subscription.add(f"{name}/1")
+    [apart] = subscription._apart
+    apart._own_session.look_again = woken.set
+    bus.publish(f"{name}/1", b"x")
+    assert woken.wait(DEADLINE)
 
 
 def test_a_handler_that_waits_for_another_subscription_s_event_is_not_stuck_behind_the_window(

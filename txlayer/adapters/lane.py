@@ -64,7 +64,8 @@ class Lane:
         self._tracker = StreamTracker()
         self._high_water = high_water
         self._high_water_bytes = high_water_bytes
-        self._on_low = on_low
+        self.on_low = on_low
+        """Called when the handler has worked off what had come."""
         self._queue: list[Delivery] = []
         self._gaps: list[Gap] = []
         self._running = 0
@@ -139,7 +140,7 @@ class Lane:
                 self._report_gap(gap)
             self._handle_batch(batch)
             self._running = self._running_bytes = 0
-            self._on_low()
+            self.on_low()
 
     def _handle_batch(self, batch: list[Delivery]) -> None:
         handler, stats, name = self._options.handler, self.stats, self._options.name
