@@ -193,6 +193,42 @@ def test_a_silent_holder_is_replaced_and_knows_when_it_wakes(world: World) -> No
     assert not new.lost
 
 
+def listening(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Holder, threading.Thread]:
+    """Somebody who wants the name of a silent holder, and would listen for long."""
+    monkeypatch.setattr(presence, "SILENCE", 10 * DEADLINE)
+    bus = world.bus()
+    bus.announce("sites/site", encode(word("other", epoch=3, nonce="silent"))).wait(DEADLINE)
+    holder = Holder(bus, bus._ticker, "sites/site", Identity("log"))
+    thread = threading.Thread(target=holder.listen, daemon=True)
+    thread.start()
+    eventually(lambda: holder._changed._waiters, "it listens")  # type: ignore[attr-defined]
+    return holder, thread
+
+
+@pytest.mark.parametrize("last", [word("other", epoch=3, nonce="silent", alive=False), None], ids=["dead", "removed"])
+def test_whoever_listens_enters_as_soon_as_the_holder_is_dead(
+    world: World, monkeypatch: pytest.MonkeyPatch, last: Word | None
+) -> None:
+    holder, thread = listening(world, monkeypatch)
+    world.bus().announce("sites/site", encode(last) if last else None)
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+    holder.enter(DEADLINE)
+    assert holder.epoch == (4 if last else 1)
+
+
+def test_the_late_will_of_an_earlier_life_does_not_free_a_name(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, thread = listening(world, monkeypatch)
+    late = word("other", epoch=2, nonce="earlier", alive=False)
+    world.bus().announce("sites/site", encode(late)).wait(DEADLINE)
+    assert holder._watch.snapshot()["sites/site"] == encode(late)
+    with holder._changed:
+        assert not holder._is_gone(word("other", epoch=3, nonce="silent"))
+    world.bus().announce("sites/site", encode(word("other", epoch=3, nonce="silent", alive=False)))
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+
+
 def test_the_late_will_of_an_earlier_life_is_talked_over(world: World) -> None:
     bus = world.bus()
     first = bus.enter("site", Identity("log", 1))
