@@ -146,10 +146,7 @@ class MemoryBus(BusBase):
         return MemorySubscription(self._broker, self._name, topics, self._lane(options), options, holder)
 
     def _stream(self, topic: str) -> Stream:
-        stream = self._topics.get(topic)
-        if stream is None:
-            stream = self._topics[topic] = self._streams.open()
-        return stream
+        return self._topics.get(topic) or self._streams.open_in(self._topics, topic)
 
     def _at_death(self, key: str, will: bytes) -> Callable[[], None]:
         self._broker.set_will(self._name, key, will)
