@@ -40,6 +40,7 @@ from txlayer import (
     dead_letters,
     errors,
 )
+from txlayer.adapters import streams
 from txlayer.adapters.mqtt import MqttBus
 from txlayer.testing.mosquitto import Mosquitto
 from txlayer.testing.server import Server
@@ -384,10 +385,9 @@ def test_what_mosquitto_drops_silently_is_reported_as_a_gap(
     for receipt in receipts:
         receipt.wait(DEADLINE)  # acknowledged, and most of them gone
     subscription = opened(broker.url).subscribe(name, second, durable=name, on_gap=gaps.append)
-    eventually(lambda: len(second) >= 10)
-    kept = len(second)
+    second.wait(10)  # now the broker has room again
     publisher.publish(name, b"next").wait(DEADLINE)
-    second.wait(kept + 1)
+    eventually(lambda: b"next" in second.payloads)
     positions = [delivery.position for delivery in second]
     seen = [position[1] for position in positions if position is not None]
     assert second.payloads[-1] == b"next"
@@ -799,10 +799,10 @@ def test_a_foreign_client_with_the_same_id_ends_a_durable_subscription_without_a
     foreign = plain(mqtt_broker.url, client_id=name)
     eventually(lambda: isinstance(subscription.error, errors.NameTaken))
     assert re.search(r"broke 3 times .* may be connecting .* or the network", str(subscription.error))
-    assert subscription.closed
+    eventually(lambda: subscription.closed)
     bus.publish(f"{name}/other", b"x").wait(DEADLINE)
     other.wait(1)
-    assert foreign.client.is_connected()
+    eventually(foreign.client.is_connected)
 
 
 # -- subscriptions that share a session --------------------------------------------------------------------------------
@@ -960,12 +960,12 @@ def test_a_slow_durable_handler_stops_the_reading_and_not_the_connection(
         go_on.wait(DEADLINE)
         inbox(delivery)
 
-    subscription: Any = opened(broker.url, keepalive=1).subscribe(name, handler, durable=name)
+    subscription: Any = opened(broker.url, keepalive=2).subscribe(name, handler, durable=name)
     subscription._lane._high_water = 10
     publisher, count = plain(broker.url), 3000
     sent = [publisher.client.publish(name, b"%d" % number + bytes(10_000), qos) for number in range(count)]
     sent[-1].wait_for_publish(DEADLINE)
-    eventually(lambda: broker.log_text().count(f"Received PINGREQ from {name}\n") >= 4, "longer than two keepalives")
+    eventually(lambda: broker.log_text().count(f"Received PINGREQ from {name}\n") >= 3, "longer than two keepalives")
     assert len(subscription._lane._queue) < 1000
     subscription.add(f"{name}/more")  # its confirmation is behind the events
     go_on.set()
@@ -983,6 +983,19 @@ def test_room_that_comes_with_the_goodbye_does_no_harm(
     session.look_again()
     subscription.close()
     assert "ended by a bug" not in caplog.text
+
+
+def test_a_publisher_that_forgets_its_first_topics_goes_on(
+    mqtt_broker: Server, opened: Opener, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_MOST_TOPICS", 2)
+    bus, inbox, gaps = opened(mqtt_broker.url), Inbox(), list[Gap]()
+    subscription = bus.subscribe(f"{name}/+", inbox, on_gap=gaps.append)
+    for number in range(9):
+        bus.publish(f"{name}/{number % 3}", b"%d" % number)
+    inbox.wait(9)
+    assert inbox.payloads == [b"%d" % number for number in range(9)]
+    assert (len(bus._topics), gaps, subscription.stats.duplicates) == (2, [], 0)
 
 
 def test_publishes_from_many_threads_leave_in_the_order_of_their_numbers(
@@ -1069,7 +1082,7 @@ def test_a_half_open_connection_is_noticed_and_replaced(mqtt_broker: Server, ope
         bus.subscribe(name, inbox)
         proxy.freeze()
         receipt = bus.publish(name, b"x")
-        eventually(lambda: bus._main.generations == 1 and not bus._main.connected, "the silence is noticed")
+        eventually(lambda: not bus._main.connected, "the silence is noticed")
         proxy.cut()
         proxy.thaw()
         receipt.wait(DEADLINE)
@@ -1318,4 +1331,4 @@ def test_nothing_is_left_open(mqtt_broker: Server, opened: Opener, name: str) ->
     before = descriptors()
     for _ in range(3):
         once()
-    assert descriptors() <= before
+    eventually(lambda: descriptors() <= before)
