@@ -113,7 +113,7 @@ class MqttBus(BusBase):
         payload = check_event(topic, payload, headers, key, type)
         main = self._main
         with self._lock:
-            stream = self._topics.get(topic) or self._new_stream(topic)
+            stream = self._topics.get(topic) or self._stream(topic)
             number = stream.number + 1
             properties, body = self._encode(stream.id, number, payload, headers, key, type)
             size = self._size(topic, len(payload), body, properties)
@@ -184,9 +184,11 @@ class MqttBus(BusBase):
             )
         return packet + EVENT_OVERHEAD
 
-    def _new_stream(self, topic: str) -> Stream:
-        _check_topic(topic)
-        return self._streams.open_in(self._topics, topic)
+    def _stream(self, topic: str) -> Stream:
+        if topic not in self._topics:
+            _check_topic(topic)
+            self._streams.open_in(self._topics, topic)
+        return self._topics[topic]
 
     def _open_subscription(
         self, topics: Sequence[str], options: LaneOptions, holder: Holder | None
