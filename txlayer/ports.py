@@ -137,6 +137,9 @@ class Watch(Protocol):
     def snapshot(self) -> dict[str, bytes]:
         """The latest value of each key, as far as it has arrived here."""
 
+    def catch_up(self) -> None:
+        """Wait until the handler has been told of what is here now. Not from the handler itself."""
+
     @property
     def closed(self) -> bool: ...
 

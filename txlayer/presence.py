@@ -125,6 +125,8 @@ class Holder:
         self._key = key
         self.on_lost = on_lost
         self._changed = threading.Condition()
+        self._word: Word | None = None
+        """The last one that the watch has told of. Its snapshot may be ahead: words that come late would seem new."""
         self._last: Word | None = None
         self.before: Word | None = None
         """The last word of the holder before this one."""
@@ -153,18 +155,16 @@ class Holder:
 
         After a crash that no last will told of, this takes `SILENCE` seconds.
         """
+        self._watch.catch_up()
         with self._changed:
-            last = self._last = self._latest()
+            last = self._last = self._word
             if last is not None and must_listen(last, self._mine.identity):
                 self._await_end_of(last)
-            last = self._last = self.before = self._latest()
+            last = self._last = self.before = self._word
             self._mine = msgspec.structs.replace(self._mine, epoch=last.epoch + 1 if last else 1)
             # From here on, not only from our own word on: whoever enters in between has the same epoch and was first.
             self._claiming = True
         return last
-
-    def _latest(self) -> Word | None:
-        return decode(self._watch.snapshot().get(self._key))
 
     def _await_end_of(self, holder: Word) -> None:
         self._changed.wait_for(lambda: self._heard or self._is_gone(holder), SILENCE)
@@ -174,7 +174,7 @@ class Holder:
 
     def _is_gone(self, holder: Word) -> bool:
         """Whether a holder has said goodbye, or its last will has; the late will of an earlier one says nothing."""
-        word = self._latest()
+        word = self._word
         return word is None or (not word.alive and word.epoch >= holder.epoch)
 
     def enter(self, timeout: float = 10.0) -> None:
@@ -233,7 +233,7 @@ class Holder:
             return
         word = decode(value)
         with self._changed:
-            last, held = self._last, self._confirmed
+            self._word, last, held = word, self._last, self._confirmed
             if word and last and word.alive and (word.nonce != last.nonce or word.beat > last.beat):
                 self._heard = True
             verdict = judge(self._mine, word, held)
