@@ -974,6 +974,20 @@ def test_a_slow_durable_handler_stops_the_reading_and_not_the_connection(
     assert subscription._own_session.generations == 1
 
 
+def test_after_its_goodbye_a_session_does_not_connect_again(mqtt_broker: Server, opened: Opener, name: str) -> None:
+    subscription: Any = opened(mqtt_broker.url).subscribe(name, Inbox(), durable=name)
+    session = subscription._own_session
+    command = session._command
+
+    def slowly(request: Callable[[], None]) -> None:
+        command(request)
+        eventually(lambda: session.generations == 2 or not session._thread.is_alive())
+
+    session._command = slowly
+    subscription.close()
+    assert session.generations == 1
+
+
 def test_room_that_comes_with_the_goodbye_does_no_harm(
     mqtt_broker: Server, opened: Opener, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

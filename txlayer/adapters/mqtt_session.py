@@ -448,6 +448,7 @@ class Session:
             self._drained.set()
 
     def _goodbye(self, forget: bool) -> None:
+        self._stopping.set()  # here too: whoever closes may not have come to it, and this thread would connect again
         self._said_goodbye = self._connected
         if self._options.protocol == "5" and (forget or not self._durable):
             self.client.disconnect(properties=end_of_session())
