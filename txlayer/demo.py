@@ -79,7 +79,7 @@ class Calendar:
             raise ValueError(f"carl is at home after {HOME}")
         text = event.data.time if isinstance(event.data, Time) else event.data.room
         tx[self.database].execute("INSERT INTO entry (text) VALUES (?)", (text,))
-        self._say(self.name, f"writes {text}")
+        self._say(self.name, f"writes {text}, #{event.number} of {event.publisher}")
 
     def entries(self) -> list[str]:
         """What is committed."""
@@ -228,7 +228,9 @@ def run(console: Console | None = None) -> int:
 
 def _story(demo: Demo, console: Console) -> int:
     timeline = demo.timeline
-    timeline.scene("The meeting is scheduled", "Two events of two types, and all three calendars, or none.")
+    timeline.scene(
+        "The meeting is scheduled", "Events with number and publisher beside them: in all calendars, or none."
+    )
     demo.schedule("15:00", "B2")
     demo.settle()
 

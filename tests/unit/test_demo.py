@@ -15,5 +15,6 @@ def test_the_demo_ends_in_agreement_after_a_refusal_an_undo_and_a_crash() -> Non
     story += ["IS KILLED", "is started again", "Everyone agrees", "no lunch"]
     places = [text.find(part) for part in story]
     assert -1 not in places, text
+    assert "writes B2, #2 of office" in text, "metadata beside the payload"
     assert places.index(max(places)) == len(places) - 1
     assert text.index("IS KILLED") < text.index("is started again") < text.rindex("commits")

@@ -57,6 +57,8 @@ class OrderedSubscription:
         self._below: Subscription | None = None
         self._topics: frozenset[str] = frozenset()
         self._stop_ticking: Callable[[], object] = lambda: None
+        self._lane_error: Exception | None = None
+        lane.on_failed = self._fail
         lane.keep_only(self._wanted)
         if keeper is not None:
             keeper.wanted = self._wanted
@@ -76,7 +78,7 @@ class OrderedSubscription:
 
     @property
     def error(self) -> Exception | None:
-        return self._below.error if self._below is not None else None
+        return self._lane_error or (self._below.error if self._below is not None else None)
 
     @property
     def stats(self) -> Stats:
@@ -251,6 +253,11 @@ class OrderedSubscription:
                 self._keeper.tick(now)
 
     # The end
+
+    def _fail(self, error: Exception) -> None:
+        if not self.closed:
+            self._lane_error = error
+            self.close()
 
     def _end(self, forget: bool, timeout: float) -> None:
         with self._turn:
