@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,12 @@ import pytest
 from tests.conftest import DEADLINE, eventually
 from tests.inbox import Inbox
 from tests.integration.ordered_load import start_host
-from txlayer import Ack, Bus, Gap, connect, errors, ordered
+from txlayer import Ack, Bus, Gap, Subscription, connect, errors, ordered
 from txlayer.adapters.memory_broker import broker as memory_broker
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.sqlite import SqliteDisk
 from txlayer.ordering.host_state import HostConfig
-from txlayer.sequencing import claims
+from txlayer.sequencing import claims, embedded
 from txlayer.sequencing.bus_exchange import BusExchange
 from txlayer.sequencing.sequencer import Sequencer
 from txlayer.sequencing.tcp_server import HostExchange
@@ -149,6 +150,123 @@ def test_an_embedded_sequencer_goes_on_from_its_log(edges: Edges, tmp_path: Path
             places = [delivery.place for delivery in inbox if delivery.topic == "x"]
             assert places == sorted(set(places))
             assert life == 0 or (places[0] or 0) > 5, "numbers are not given twice"
+
+
+def test_a_second_embedded_sequencer_is_refused_while_the_first_lives(edges: Edges) -> None:
+    first = edges.ordered("embedded")
+    with pytest.raises(errors.NameTaken, match="leave sequencer='embedded' out"):
+        edges.ordered("embedded")
+    inbox = Inbox()
+    first.subscribe("t", inbox)
+    ordered_beside(edges).publish("t", b"x").wait(DEADLINE)
+    inbox.wait(1)
+
+
+def ordered_beside(edges: Edges) -> Bus:
+    """On the chain that is meant when none is named."""
+    return edges.ordered(f"{edges.url}/{claims.CHAIN}")
+
+
+def test_an_embedded_sequencer_takes_the_rank_of_its_like_that_died_and_of_nobody_else(
+    edges: Edges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "_ANSWER", 0.1)
+    below = edges.connect()
+    died = claims.Claim(0, "embedded", 3, "gone", ("*",), first=3, passing=True)
+    claims.announce(below, claims.CHAIN, died).wait(DEADLINE)
+    bus = edges.ordered("embedded")
+    bus.publish("t", b"x").wait(DEADLINE)
+    held = claims.at_rank(below, claims.CHAIN, 0)
+    assert held is not None
+    assert (held.epoch, held.first) == (4, 4)
+    bus.close()
+    held = claims.at_rank(below, claims.CHAIN, 0)
+    assert held is not None
+    assert (held.epoch, held.retired) == (4, True), "the next one does not have to wait"
+    claims.announce(below, claims.CHAIN, claims.Claim(0, "a", 5, "kept", ("*",))).wait(DEADLINE)
+    with pytest.raises(errors.LogForeign, match="held by host a"):
+        edges.ordered("embedded")
+
+
+@pytest.mark.parametrize("early", [0, 3])
+def test_a_durable_subscription_begins_anew_with_a_gap_when_the_embedded_sequencer_has(
+    edges: Edges, early: int
+) -> None:
+    edges.connect()  # the broker lives on
+    for life in range(3):
+        inbox, gaps = Inbox(), []
+        with ordered(edges.url, "embedded", deadline=DEADLINE) as bus:
+            for _ in range(early):
+                bus.publish("t", b"early").wait(DEADLINE)
+            bus.subscribe("t", inbox, durable="d", on_gap=gaps.append)
+            for number in range(5):
+                bus.publish("t", b"%d.%d" % (life, number)).wait(DEADLINE)
+            inbox.wait(5)
+        assert inbox.payloads == [b"%d.%d" % (life, number) for number in range(5)]
+        last = early + 5
+        again = [Gap("t", "", last + 1, last + 1, certain=False), Gap("t", "", 1, early, certain=False)]
+        assert gaps == ([] if life == 0 else again if early else again[:1])
+
+
+def test_live_subscribers_and_publishers_go_on_with_a_gap_when_an_embedded_sequencer_is_followed_by_another(
+    edges: Edges,
+) -> None:
+    first = edges.ordered("embedded")
+    other, inbox, gaps = ordered_beside(edges), Inbox(), []
+    other.subscribe(["t", "u"], inbox, on_gap=gaps.append)
+    for number in range(4):
+        other.publish("tu"[number % 2], b"%d" % number).wait(DEADLINE)
+    inbox.wait(4)
+    first.close()
+    edges.ordered("embedded")
+    eventually(lambda: len(gaps) == 2, "gaps of both topics")
+    for number in range(4, 8):
+        other.publish("tu"[number % 2], b"%d" % number).wait(DEADLINE)
+    inbox.wait(8)
+    assert inbox.payloads == [b"%d" % number for number in range(8)]
+    assert sorted((gap.topic, gap.first, gap.certain) for gap in gaps) == [("t", 3, False), ("u", 3, False)]
+
+
+def test_a_durable_subscription_begins_anew_when_a_rank_was_retired_and_has_a_new_log(edges: Edges) -> None:
+    old, below, inbox, gaps = edges.host(), edges.connect(), Inbox(), []
+    with ordered(edges.url, f"{edges.url}/{CHAIN}", deadline=DEADLINE) as bus:
+        bus.subscribe("t", inbox, durable="d")
+        bus.publish("t", b"1").wait(DEADLINE)
+        inbox.wait(1)
+    old.close()
+    claims.retire(below, CHAIN, 0).wait(DEADLINE)
+    assert edges.host().epoch == old.epoch + 1, "what is left of the old log is known by its epoch"
+    bus = edges.ordered()
+    bus.subscribe("t", inbox, durable="d", on_gap=gaps.append)
+    bus.publish("t", b"2").wait(DEADLINE)
+    inbox.wait(2)
+    assert gaps == [Gap("t", "", 2, 2, certain=False)]
+
+
+def test_an_added_topic_that_failed_leaves_nothing_waiting(edges: Edges, tmp_path: Path) -> None:
+    host = edges.host(disk=SqliteDisk(tmp_path / "a.db"))
+    reader, writer, inbox = edges.ordered(deadline=1.0), edges.ordered(), Inbox()
+    subscription = edges_subscribed(reader, inbox)
+    writer.publish("u", b"u0").wait(DEADLINE)
+    host.close()
+    with pytest.raises(errors.SubscribeFailed, match="no answer from host a"):
+        subscription.add("u")
+    assert subscription.topics == {"t"}
+    edges.host(disk=SqliteDisk(tmp_path / "a.db"))
+    writer.publish("u", b"u1").wait(DEADLINE)
+    writer.publish("t", b"t1").wait(DEADLINE)
+    inbox.wait(1)
+    assert inbox.payloads == [b"t1"]
+
+
+def edges_subscribed(bus: Bus, inbox: Inbox) -> Subscription:
+    """To `t`; tried again where the deadline of the bus is short for a busy machine."""
+    end = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return bus.subscribe("t", inbox)
+        except errors.SubscribeFailed:
+            assert time.monotonic() < end
 
 
 def test_publishers_and_subscribers_of_the_plain_bus_go_on_as_before(edges: Edges) -> None:

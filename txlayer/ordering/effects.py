@@ -179,10 +179,11 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The directory shows a holder of a host's rank."""
+    """The directory shows a holder of a host's rank. `first`: the epoch in which its log began."""
 
     host: int
     name: str
     epoch: int
     incarnation: str
     patterns: tuple[str, ...]
+    first: int = 1

@@ -100,7 +100,7 @@ class Host:
     def claim(self) -> Claimed:
         """What the directory shows of this host."""
         state = self.state
-        return Claimed(state.rank, state.name, state.epoch, self.incarnation, self.patterns)
+        return Claimed(state.rank, state.name, state.epoch, self.incarnation, self.patterns, state.first_epoch)
 
     def start(
         self,
@@ -116,11 +116,12 @@ class Host:
         """
         records = list(records)
         neighbours = self._remembered(records, neighbours, retired)
-        epochs = [record.epoch for record in records if isinstance(record, EpochRecord)]
-        self.state.epoch = max([known_epoch, *epochs]) + 1
+        epochs = [record for record in records if isinstance(record, EpochRecord)]
+        self.state.epoch = max([known_epoch, *(record.epoch for record in epochs)]) + 1
+        self.state.first_epoch = epochs[0].first if epochs else self.state.epoch
         self._restore(records, now)
         self.behind = bool(epochs) and neighbours.lower is not None
-        effects: list[Effect] = [Persist("epoch", EpochRecord(self.state.epoch))]
+        effects: list[Effect] = [Persist("epoch", EpochRecord(self.state.epoch, self.state.first_epoch))]
         effects.extend(self._on_claimed(self.claim(), now))
         effects.extend(self._on_neighbours(neighbours, now))
         if self.state.config.durable_tickets:

@@ -42,6 +42,7 @@ class HostState:
     rank: int
     config: HostConfig
     epoch: int = 0
+    first_epoch: int = 1
     counters: Counters = field(default_factory=Counters)
     topics: dict[str, TopicManager] = field(default_factory=dict)
     places: list[TopicManager] = field(default_factory=list)

@@ -98,9 +98,11 @@ class Publisher:
 
     def _on_claimed(self, event: Claimed, now: float) -> list[Effect]:
         known = self.directory.claims.get(event.host)
-        reason = self.directory.see(event)
+        reason, replaced = self.directory.follow(event)
         if reason is not None:
             return [Report(reason)]
+        if replaced:
+            return self._begin_anew(event, now)
         if known is None or known.epoch == event.epoch:
             return []
         # The host has restarted and may have forgotten what it gave: tell it what was published.
@@ -113,6 +115,19 @@ class Publisher:
         for topic in lanes:
             self._times.arm(topic, now + self.config.repeat)
         return [Send(event.name, message) for lane in lanes.values() for message in lane.reminders.values()]
+
+    def _begin_anew(self, claim: Claimed, now: float) -> list[Effect]:
+        """The host has another log: it counts from 1, and knows nothing of the numbers that were given before."""
+        effects: list[Effect] = []
+        for lane in list(self._lanes.values()):
+            if lane.rank is not None and host_of(lane.rank) == claim.host:
+                released = lane.forget_numbers()
+                self._retained.drop_topic(lane.topic)
+                self.buffered -= len(released)
+                reason = f"host {claim.name} has come with another log: {lane.topic} may have reached some, or none"
+                effects.extend(Failed(lane.topic, item.serial, reason) for item in released)
+                effects.extend(self._start_over(lane, now))
+        return [*effects, *self._take_turns(now)]
 
     def _on_offer(self, event: Offer, now: float) -> list[Effect]:
         check_topic(event.topic)
@@ -193,6 +208,7 @@ class Publisher:
             return f"topic {lane.topic} changed its rank from {lane.rank} to {stamp.rank}"
         self._epochs[host] = stamp.epoch
         lane.rank = stamp.rank
+        self.directory.homes[lane.topic] = host
         return None
 
     def _too_late(self, request: Request, now: float) -> bool:

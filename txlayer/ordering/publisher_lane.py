@@ -70,6 +70,14 @@ class Lane:
             return found
         return next((release for release in reversed(self.releases.values()) if number in release.unhanded), None)
 
+    def forget_numbers(self) -> list[Item]:
+        """Of a log that is gone. What was on the bus under them and not acknowledged."""
+        released = [item for release in self.releases.values() for item in release.items]
+        self.releases.clear()
+        self.reminders.clear()
+        self.rank, self.last_number = None, 0
+        return released
+
     def withdraw(self) -> list[Item]:
         """Take back all requests; their numbers will not be used. What was asked for, in order."""
         items = self.outstanding()

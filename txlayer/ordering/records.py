@@ -15,9 +15,10 @@ class _Record(Struct, frozen=True, tag=True, array_like=True, gc=False):
 
 
 class EpochRecord(_Record, frozen=True):
-    """How often this log was opened for service. Durable before the host says a word."""
+    """The epoch of the last life, and that in which the log began. Durable before the host says a word."""
 
     epoch: int
+    first: int = 1
 
 
 class ChainRecord(_Record, frozen=True):

@@ -8,6 +8,9 @@ is held back. Clocks of the other topics are not touched. An unsubscribed topic 
 A sign of life goes up the chain from time to time. Its answer tells how far each topic has come, so that a loss at the
 very end is noticed too; and if it does not come for longer than the expiry, delivery stops until the subscription is
 renewed, because the hosts may have removed it.
+
+A host that comes with another log has other ranks and counts from 1: its topics are subscribed anew, and what may have
+been missed is reported as a gap that is not certain. What still comes under numbers of the former log is dropped.
 """
 
 from __future__ import annotations
@@ -43,16 +46,27 @@ SubscriberEvent: TypeAlias = Tick | Want | BusSubscribed | Claimed | Located | R
 
 @dataclass(slots=True)
 class _Operation:
-    """From one set of topics to the next."""
+    """From one set of topics to the next. `left`: no longer wanted, but the hosts are about to have them."""
 
     target: tuple[str, ...]
     added: tuple[str, ...]
     old: tuple[int, ...]
     unsubscribed: dict[str, None]
+    left: tuple[int, ...] = ()
     version: int = 0
     saved: int = 0
     held: dict[str, list[Event | Void]] = field(default_factory=dict)
     renewal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """Where a topic stood under a log that is gone."""
+
+    rank: int
+    clock: int
+    known: int
+    log: str
 
 
 class Subscriber:
@@ -73,6 +87,10 @@ class Subscriber:
         self.version = 0
         self.valid_until: float | None = None
         self.stopped = False
+        self.logs: dict[int, str] = {}
+        """Of each host the log on which the ranks and numbers here rest."""
+        self._passed: dict[str, _Passed] = {}
+        self._refusal: str | None = None
         self._wanted: tuple[str, ...] = ()
         self._operation: _Operation | None = None
         self._parked: list[Event | Void] = []
@@ -113,6 +131,31 @@ class Subscriber:
         """Whether no operation is under way."""
         return self._operation is None and not self.stopped
 
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """What the application wants, or wanted when its cursor was kept."""
+        return self._wanted
+
+    def waits_for(self) -> str:
+        """Why what was asked for is not in force yet."""
+        operation = self._operation
+        if self._refusal is not None:
+            return self._refusal
+        unknown = [topic for topic in operation.target if topic not in self.ranks] if operation else []
+        homes = {topic: self.directory.home(topic) for topic in unknown}
+        nobody = [topic for topic, home in homes.items() if home is None]
+        if nobody:
+            return f"no answer from a host that claims {', '.join(nobody)}"
+        names = dict.fromkeys(home.name for home in homes.values() if home is not None)
+        if names:
+            return f"no answer from host {', '.join(names)}"
+        ranks = [*self.topics.values()]
+        if operation is not None:
+            ranks = [*operation.old, *(self.ranks[topic] for topic in operation.target)]
+        hosts = sorted({host_of(rank) for rank in ranks}, reverse=True)
+        names = dict.fromkeys(self.directory.name_of(host) or f"of rank {host}" for host in hosts)
+        return f"no answer from host {', or from host '.join(names)}"
+
     # What comes from the bus
 
     def _on_bus(self, message: Event | Void, now: float) -> list[Effect]:
@@ -121,6 +164,9 @@ class Subscriber:
             return [Report(fault)]
         if self._ahead(message):
             return self._keep_early(message)
+        if self.is_former(message):
+            self.buffer.dropped += 1
+            return []
         rank = message.stamp.rank if isinstance(message, Event) else message.rank
         if self.stopped:
             self._parked.append(message)
@@ -147,6 +193,14 @@ class Subscriber:
             fault = f"topic of rank {rank}: epoch {epoch} of its host is not known here"
         return fault
 
+    def is_former(self, message: Event | Void) -> bool:
+        """Whether the message is of a log that its host no longer has: the gap is reported, or will be."""
+        rank, epoch = (
+            (message.stamp.rank, message.stamp.epoch) if isinstance(message, Event) else (message.rank, message.epoch)
+        )
+        claim = self.directory.claims.get(host_of(rank))
+        return claim is not None and epoch < claim.first
+
     def _ahead(self, message: Event | Void) -> bool:
         """Whether the message is of an epoch that the directory has not shown yet."""
         rank, epoch = (
@@ -161,11 +215,26 @@ class Subscriber:
         return []
 
     def _on_claimed(self, event: Claimed, now: float) -> list[Effect]:
-        reason = self.directory.see(event)
+        reason, replaced = self.directory.follow(event)
         if reason is not None:
             return [Report(reason)]
+        rests_on = self.logs.get(event.host, event.incarnation)
+        effects = self._begin_anew(event, now) if replaced or rests_on != event.incarnation else []
         early, self._early = self._early, []
-        return [effect for message in early for effect in self._on_bus(message, now)]
+        return [*effects, *(effect for message in early for effect in self._on_bus(message, now))]
+
+    def _begin_anew(self, claim: Claimed, now: float) -> list[Effect]:
+        host, log = claim.host, self.logs.pop(claim.host, "")
+        effects: list[Effect] = [Report(f"host {claim.name} (rank {host}) has another log: its topics begin anew")]
+        for topic in [topic for topic, rank in self.ranks.items() if host_of(rank) == host]:
+            rank = self.ranks.pop(topic)
+            if topic in self.topics:
+                lane = self.buffer.lanes[self.topics.pop(topic)]
+                self._passed[topic] = _Passed(rank, lane.clock, lane.known, log)
+            effects.extend([*self.buffer.remove(rank), *self.buffer.settle(rank)])
+        before, self._operation, self._repeat_at = self._operation, None, None
+        old = (*before.old, *before.left) if before is not None else ()
+        return [*effects, *self._begin(now, tuple(rank for rank in old if host_of(rank) != host))]
 
     def _hold(self, rank: int, message: Event | Void) -> None:
         if self._operation is None:
@@ -187,14 +256,34 @@ class Subscriber:
         for topic in event.topics:
             check_topic(topic)
         self._wanted = tuple(sorted({*event.topics}))
-        return self._begin(now) if self._operation is None else []
+        return self._begin(now) if self._operation is None else self._let_go(self._operation, now)
 
-    def _begin(self, now: float) -> list[Effect]:
-        if self._wanted == tuple(sorted(self.topics)):
+    def _let_go(self, operation: _Operation, now: float) -> list[Effect]:
+        """Nothing waits for a topic that is no longer wanted, also while the hosts are about to have it."""
+        unwanted = [topic for topic in operation.added if topic not in self._wanted]
+        if not operation.version and unwanted:
+            self._operation, self._repeat_at = None, None
+            leaving: list[Effect] = [BusUnsubscribe(topic) for topic in unwanted]
+            return [*leaving, *self._begin(now, operation.old)]
+        operation.added = tuple(topic for topic in operation.added if topic in self._wanted)
+        effects: list[Effect] = []
+        for topic in unwanted:
+            operation.left = (*operation.left, self.ranks[topic])
+            operation.unsubscribed.pop(topic, None)
+            effects.extend([BusUnsubscribe(topic), *self.buffer.settle(self.ranks[topic])])
+        self._waits.look_again(now)
+        return effects
+
+    def _begin(self, now: float, left: tuple[int, ...] = ()) -> list[Effect]:
+        """From what there is to what is wanted. `left`: topics that the hosts may still have of us."""
+        self._refusal = None
+        self._passed = {topic: passed for topic, passed in self._passed.items() if topic in self._wanted}
+        old = tuple(sorted({*self.topics.values(), *left}))
+        if self._wanted == tuple(sorted(self.topics)) and len(old) == len(self.topics):
+            self.stopped = self.stopped and bool(old)  # nobody confirms an empty set
             return []
         added = tuple(topic for topic in self._wanted if topic not in self.topics)
         removed = [topic for topic in self.topics if topic not in self._wanted]
-        old = tuple(sorted(self.topics.values()))
         self._operation = _Operation(self._wanted, added, old, dict.fromkeys(added))
         effects: list[Effect] = [BusSubscribe(topic) for topic in added]
         for topic in removed:
@@ -260,6 +349,8 @@ class Subscriber:
             if host_of(rank) != message.host or self.ranks.get(topic, rank) != rank:
                 return [Report(f"topic {topic} changed its rank from {self.ranks.get(topic)} to {rank}")]
             self.ranks[topic] = rank
+            self.directory.homes[topic] = message.host
+        self._refusal = None
         return self._proceed(now)
 
     def _on_registered(self, message: Registered, now: float) -> list[Effect]:
@@ -269,16 +360,23 @@ class Subscriber:
             return self._refreshed(message, values, now) if message.version == self.version else []
         if operation is None or message.version != operation.version:
             return []
-        self._operation, self._repeat_at = None, None
+        needed = [self.ranks[topic] for topic in operation.added] + (
+            list(self.topics.values()) if operation.renewal else []
+        )
+        if any(values.get(rank, -1) < 0 for rank in needed):
+            return [Report(f"registered with the counters of {message.ranks}, not of {tuple(needed)}")]
+        self._operation, self._repeat_at, self._refusal = None, None, None
         self._extend(message.sent, now)
         effects = self._renew(values) if operation.renewal else []
         for topic in operation.added:
             rank = self.ranks[topic]
             self.topics[topic] = rank
             self.buffer.add(topic, rank, values[rank])
+            effects.extend(self._gaps(topic, values[rank]))
+        self._rest_on()
         for topic in operation.added:
             effects.extend(self.buffer.settle(self.ranks[topic]))
-        effects.append(Changed(operation.target))
+        effects.append(Changed(tuple(topic for topic in operation.target if topic in self.topics)))
         for topic in operation.added:
             for held in operation.held.get(topic, ()):
                 rank = held.stamp.rank if isinstance(held, Event) else held.rank
@@ -286,7 +384,22 @@ class Subscriber:
                     effects.extend(self._take(held, now))
         effects.extend(self._unpark(now))
         self._waits.look_again(now)
-        return [*effects, *self._begin(now)]
+        return [*effects, *self._begin(now, operation.left)]
+
+    def _gaps(self, topic: str, baseline: int) -> list[Effect]:
+        """What may have been missed of a topic whose host has come with another log."""
+        passed = self._passed.pop(topic, None)
+        if passed is None:
+            return []
+        first = passed.clock + 1
+        before: list[Effect] = [Gap(topic, first, max(first, passed.known), certain=False)]
+        return [*before, Gap(topic, 1, baseline, certain=False)] if baseline else before
+
+    def _rest_on(self) -> None:
+        for rank in self.topics.values():
+            claim = self.directory.claims.get(host_of(rank))
+            if claim is not None:
+                self.logs[claim.host] = claim.incarnation
 
     def _extend(self, sent: float, now: float) -> None:
         self.valid_until = sent + self.config.expiry if self._wanted else None
@@ -319,11 +432,14 @@ class Subscriber:
             return [*effects, *self._abandon(operation, message, now)]
         version = self.version if operation is None else operation.version
         if message.about == "register" and message.version == version:
+            name = self.directory.name_of(message.host) or f"of rank {message.host}"
             effects.extend(self._register_again(message, now))
+            self._refusal = f"refused by host {name}: {message.reason}"
         return effects
 
     def _register_again(self, message: Refused, now: float) -> list[Effect]:
-        operation = self._operation
+        """A sign of life was refused: register at once. A registration was: again when it would be repeated anyway."""
+        operation, at_once = self._operation, self._operation is None
         if operation is None:
             ranks = tuple(sorted(self.topics.values()))
             operation = self._operation = _Operation(tuple(sorted(self.topics)), (), ranks, {})
@@ -334,7 +450,7 @@ class Subscriber:
         if operation.version:
             self.version += 1
             operation.version = self.version
-        return self._proceed(now)
+        return self._proceed(now) if at_once else []
 
     def _abandon(self, operation: _Operation, message: Refused, now: float) -> list[Effect]:
         self._operation, self._repeat_at = None, None
@@ -380,26 +496,42 @@ class Subscriber:
 
     # Durable subscribers
 
-    def cursor(self) -> Cursor:
-        """What to keep, together with the consumed position. Topics that are being added are not in it."""
+    def cursor(self, tracks: int = 1024) -> Cursor:
+        """What to keep, together with the consumed position. Topics that are being added are not in it.
+
+        `tracks`: of so many publishers and topics, those heard last, it tells what was seen.
+        """
         lanes = [self.buffer.lanes[rank] for rank in self.topics.values()]
+        passed = self._passed
+        logs = {**self.logs, **{host_of(one.rank): one.log for one in passed.values()}}
         return Cursor(
             self.version,
-            tuple((lane.topic, lane.rank, lane.clock) for lane in lanes),
-            tuple(lane.unplaced.pairs() for lane in lanes),
-            self.buffer.seen.dump(),
+            (
+                *((lane.topic, lane.rank, lane.clock) for lane in lanes),
+                *((topic, one.rank, one.clock) for topic, one in passed.items()),
+            ),
+            (*(lane.unplaced.pairs() for lane in lanes), *(() for _ in passed)),
+            self.buffer.seen.dump(tracks),
+            tuple(sorted(logs.items())),
         )
 
     def resume(self, cursor: Cursor, now: float) -> list[Effect]:
         """Go on where the cursor stands. The bus gives again what was not consumed then."""
         self.version = cursor.version
+        self.logs = dict(cursor.logs)
         self.buffer.seen.load(cursor.seen)
         for (topic, rank, clock), unplaced in zip(cursor.topics, cursor.unplaced, strict=True):
             self.topics[topic] = self.ranks[topic] = rank
+            self.directory.homes[topic] = host_of(rank)
             lane = self.buffer.add(topic, rank, clock)
             for first, last in unplaced:
                 lane.unplaced.add(first, last)
         self._wanted = tuple(sorted(self.topics))
         self.stopped = bool(self.topics)  # until the hosts confirm that they still have us
         self._refresh_at = now if self.topics else None
-        return [BusSubscribe(topic) for topic in self._wanted]
+        effects: list[Effect] = [BusSubscribe(topic) for topic in self._wanted]
+        for host, log in cursor.logs:
+            claim = self.directory.claims.get(host)
+            if claim is not None and claim.incarnation != log:
+                effects.extend(self._begin_anew(claim, now))
+        return effects
