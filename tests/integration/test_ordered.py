@@ -21,7 +21,9 @@ from txlayer.adapters.memory_broker import broker as memory_broker
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.sqlite import SqliteDisk
 from txlayer.ordering.host_state import HostConfig
-from txlayer.sequencing import claims, embedded
+from txlayer.ordering.messages import Event
+from txlayer.ordering.timestamp import Stamp, rank_at
+from txlayer.sequencing import claims, embedded, stamps
 from txlayer.sequencing.bus_exchange import BusExchange
 from txlayer.sequencing.sequencer import Sequencer
 from txlayer.sequencing.tcp_server import HostExchange
@@ -413,6 +415,37 @@ def test_a_topic_that_no_host_claims_is_refused(edges: Edges) -> None:
     with pytest.raises(errors.SubscribeFailed, match="prices"):
         bus.subscribe("prices", Inbox())
     bus.publish("orders.1", b"").wait(DEADLINE)
+
+
+def test_a_topic_stays_where_it_is_when_another_host_claims_it(edges: Edges) -> None:
+    edges.host("a", 0)
+    reader, inbox, gaps = edges.ordered(), Inbox(), []
+    reader.subscribe("t", inbox, on_gap=gaps.append)
+    before = edges.ordered()
+    before.publish("t", b"0").wait(DEADLINE)
+    edges.host("b", 1, patterns=("t", "u"))
+    before.publish("t", b"1").wait(DEADLINE)
+    after, late = edges.ordered(), Inbox()
+    after.subscribe(["t", "u"], late)
+    after.publish("t", b"2").wait(DEADLINE)
+    after.publish("u", b"3").wait(DEADLINE)
+    inbox.wait(3)
+    late.wait(2)
+    assert (inbox.payloads, gaps) == ([b"0", b"1", b"2"], [])
+    assert late.payloads == [b"2", b"3"]
+
+
+def test_an_event_under_another_rank_than_its_topic_has_is_reported_as_a_gap(edges: Edges) -> None:
+    edges.host("a", 0, patterns=("t",))
+    edges.host("b", 1, patterns=("u",))
+    bus, below, inbox, gaps = edges.ordered(), edges.connect(), Inbox(), []
+    bus.subscribe("t", inbox, on_gap=gaps.append)
+    foreign = Event("x/p", 1, Stamp(rank_at(1, 0), 7, 1), b"")
+    below.publish("t", b"foreign", headers=stamps.headers(foreign)).wait(DEADLINE)
+    bus.publish("t", b"own").wait(DEADLINE)
+    inbox.wait(1)
+    assert inbox.payloads == [b"own"]
+    assert gaps == [Gap("t", "", 7, 7)]
 
 
 def test_an_older_host_is_fenced_by_a_newer_epoch_and_says_so(edges: Edges, tmp_path: Path) -> None:

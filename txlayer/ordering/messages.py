@@ -173,6 +173,23 @@ class Hello(_Message, frozen=True):
     epoch: int
 
 
+class Seek(_Message, frozen=True):
+    """A host to another that claims the topic too: have you got it? I am about to create it."""
+
+    host: int
+    epoch: int
+    topic: str
+
+
+class Sought(_Message, frozen=True):
+    """The answer. `rank`: that of the topic; -1 if it does not exist here, -2 if it is about to."""
+
+    host: int
+    epoch: int
+    topic: str
+    rank: int
+
+
 class Beat(_Message, frozen=True):
     """A host to itself, over the bus: when it comes back, the bus works."""
 
@@ -271,6 +288,8 @@ AnyMessage: TypeAlias = (
     | Refused
     | Hail
     | Hello
+    | Seek
+    | Sought
     | Beat
     | Complete
     | Chained

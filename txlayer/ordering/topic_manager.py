@@ -74,7 +74,6 @@ class TopicManager:
         "rank",
         "ranks",
         "read",
-        "refusal",
         "reserved",
         "slot",
         "stale",
@@ -105,7 +104,6 @@ class TopicManager:
         self.base = 0
         self.base_ranks: tuple[int, ...] = ()
         self.base_values: tuple[int, ...] = ()
-        self.refusal: str | None = None
 
     def join(self, ranks: tuple[int, ...], related: bool, whole: bool) -> None:
         """A subscription with this topic has come."""

@@ -378,7 +378,7 @@ def test_a_newer_holder_of_the_rank_fences_this_one() -> None:
 
 
 def test_a_topic_that_another_host_claims_by_name_is_refused() -> None:
-    a = with_topics("a.x")
+    a = host()
     a.step(fx.Claimed(3, "c", 1, "log-c", ("a.x",)), 0.0)
     assert "belongs to host c" in sent(a.step(create(1), 0.0), Refused)[0].reason
 
