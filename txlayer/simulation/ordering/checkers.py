@@ -61,8 +61,11 @@ def _in_order(delivered: list[Seen]) -> list[Seen]:
     return list(first.values())
 
 
-def fifo(history: History, mode: Mode = Mode.TOTAL) -> None:
-    """Events of one publisher on one topic come in the order of publication, unless they are flagged."""
+def fifo(history: History, mode: Mode = Mode.TOTAL, numbers_known: bool = True) -> None:
+    """Events of one publisher on one topic come in the order of publication, unless they are flagged.
+
+    `numbers_known`: the history has all numbers of an event, also those that were voided before anybody got it.
+    """
     for name, seen in history.subscribers.items():
         last: dict[tuple[str, str], int] = {}
         for one in seen.delivered:
@@ -73,7 +76,7 @@ def fifo(history: History, mode: Mode = Mode.TOTAL) -> None:
         for one in seen.delivered:
             # Outside the unreliable mode only what was published again under another number may be flagged.
             again = len(set(history.numbers_of[one.id])) > 1
-            if one.out_of_order and not again and mode is not Mode.UNRELIABLE:
+            if one.out_of_order and not again and numbers_known and mode is not Mode.UNRELIABLE:
                 history.violation(f"{name} got {one.id} out of order")
 
 
