@@ -148,6 +148,25 @@ def test_clients_and_hosts_over_sockets_find_each_other_again_after_a_kill(
     assert inboxes[0].payloads == inboxes[1].payloads
 
 
+def test_a_claim_with_an_address_that_cannot_be_does_not_end_a_connection(edges: Edges) -> None:
+    bus = edges.connect()
+    exchange = HostExchange("tcp://127.0.0.1:0", BusExchange(bus, CHAIN))
+    host = Sequencer(
+        bus, exchange, MemoryDisk(), name="a", rank=0, patterns=["*"], chain=CHAIN, address=exchange.address,
+        know=exchange.know,
+    )  # fmt: skip
+    try:
+        exchange.know(claims.Claim(1, "b", 1, "log-b", ("b*",), address="tcp://nowhere:http"))
+        client, inbox = edges.ordered(exchange.address), Inbox()
+        client.subscribe("t", inbox)
+        client.publish("t", b"x").wait(DEADLINE)
+        inbox.wait(1)
+        client.close()
+    finally:
+        host.close()
+        exchange.close()
+
+
 def _publish(bus: Bus, who: bytes) -> None:
     receipts = [bus.publish("ab"[number % 2] + "-1", b"%s%d" % (who, number)) for number in range(100)]
     for receipt in receipts:
@@ -417,6 +436,19 @@ def _publish_backwards(bus: Bus, sent: Bus, count: int) -> None:
         sent.publish(topic, payload, headers=headers).wait(DEADLINE)
 
 
+def test_a_durable_subscription_lasts_over_a_bus_that_takes_only_small_cursors(edges: Edges) -> None:
+    edges.host()
+    bus, inbox = edges.ordered(max_payload=600), Inbox()
+    subscription = bus.subscribe("t", inbox, durable="small-cursor")
+    for number in range(20):
+        with ordered(edges.url, f"{edges.url}/{CHAIN}", deadline=DEADLINE) as one:
+            one.publish("t", b"%d" % number).wait(DEADLINE)
+    inbox.wait(20)
+    subscription.add("u")
+    bus.publish("u", b"after").wait(DEADLINE)
+    inbox.wait(21)
+
+
 def test_a_topic_that_no_host_claims_is_refused(edges: Edges) -> None:
     edges.host(patterns=("orders*",))
     bus = edges.ordered(deadline=1.0)
@@ -539,6 +571,10 @@ def test_the_command_says_what_is_wrong(mqtt_broker: Server, tmp_path: Path) -> 
     done = _cli(*command, "--bus", mqtt_broker.url)
     assert done.returncode == 2
     assert "--rank -1" in done.stderr
+    command[5] = "0"
+    done = _cli(*command, "--bus", mqtt_broker.url, "--lease", "2.5")
+    assert done.returncode == 2
+    assert "guard time of 3.0 s" in done.stderr
 
 
 def _cli(*arguments: str) -> subprocess.CompletedProcess[str]:
