@@ -188,6 +188,19 @@ def test_an_embedded_sequencer_goes_on_from_its_log(edges: Edges, tmp_path: Path
             assert life == 0 or (places[0] or 0) > 5, "numbers are not given twice"
 
 
+def test_an_embedded_sequencer_with_a_log_knows_every_number_that_it_gave(edges: Edges, tmp_path: Path) -> None:
+    edges.connect()  # the broker lives on
+    log, gaps = f"sqlite:///{tmp_path}/seq.db", []
+    for life in range(3):
+        inbox = Inbox()
+        with ordered(edges.url, "embedded", log=log, deadline=DEADLINE) as bus:
+            bus.subscribe("t", inbox, durable="d", on_gap=gaps.append)
+            bus.publish("t", b"%d" % life).wait(DEADLINE)
+            inbox.wait(1)
+        assert inbox.payloads == [b"%d" % life]
+    assert gaps == []
+
+
 def test_a_second_embedded_sequencer_is_refused_while_the_first_lives(edges: Edges) -> None:
     first = edges.ordered("embedded")
     with pytest.raises(errors.NameTaken, match="leave sequencer='embedded' out"):

@@ -12,6 +12,7 @@ import time
 
 from txlayer.errors import NameTaken
 from txlayer.logs.memory import MemoryDisk
+from txlayer.ordering.host_state import HostConfig
 from txlayer.ordering.messages import Locate
 from txlayer.ports import Bus
 from txlayer.sequencing import claims
@@ -37,7 +38,10 @@ def start(bus: Bus, exchange: Exchange, chain: str, log: str | None) -> Sequence
                 f"leave sequencer={EMBEDDED!r} out to use it, or take another bus"
             )
     disk = MemoryDisk() if log is None else open_disk(log)
-    return Sequencer(bus, exchange, disk, name=EMBEDDED, rank=_RANK, patterns=("*",), chain=chain, passing=log is None)
+    return Sequencer(
+        bus, exchange, disk, name=EMBEDDED, rank=_RANK, patterns=("*",), chain=chain, passing=log is None,
+        config=HostConfig(durable_tickets=log is not None),
+    )  # fmt: skip
 
 
 def _answers(exchange: Exchange, held: Claim) -> bool:
