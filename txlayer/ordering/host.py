@@ -215,7 +215,7 @@ class Host:
         away = self._away(message.topic)
         if away is not None:
             return [Send(away, message)]
-        reason = self._refusal(message.topic)
+        reason = self._refusal(message.topic) or self.founding.stuck(message.topic, now)
         if reason is not None:
             return self.state.refuse(message.publisher, "create", message.topic, reason)
         asking = self.founding.ask(message.topic, now)
@@ -288,7 +288,7 @@ class Host:
             if away is not None:
                 effects.append(Send(away, Locate(message.sender, (topic,))))
                 continue
-            reason = self._refusal(topic)
+            reason = self._refusal(topic) or self.founding.stuck(topic, now)
             if reason is not None:
                 return self.state.refuse(message.sender, "locate", topic, reason)
             if topic not in self.state.topics:

@@ -83,6 +83,18 @@ def test_a_question_is_repeated_until_it_is_answered() -> None:
         assert sent(b.step(create(1, topic="t"), now), Seek) == [Seek(1, 1, "t")]
 
 
+def test_who_wants_a_topic_is_told_when_another_claimant_does_not_answer() -> None:
+    a, b = overlapping()
+    introduce(a, b)
+    b.step(create(1, topic="t"), 0.0)
+    late = b.state.config.lease
+    (refused,) = sent(b.step(create(1, topic="t"), late), Refused)
+    assert refused.reason == "topic 't' is claimed by host a too, which does not say whether it has it"
+    effects = b.step(create(2, topic="t"), late)
+    assert sent(effects, Seek) == [Seek(1, 1, "t")], "the next one begins anew"
+    assert of(converse({"a": a, "b": b}, effects, late), fx.Persist)
+
+
 def test_of_two_hosts_that_are_about_to_create_a_topic_only_one_does() -> None:
     a, b = overlapping()
     b.step(a.claim(), 0.0)
