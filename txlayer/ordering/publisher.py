@@ -124,7 +124,7 @@ class Publisher:
                 released = lane.forget_numbers()
                 self._retained.drop_topic(lane.topic)
                 self.buffered -= len(released)
-                reason = f"host {claim.name} has come with another log: {lane.topic} may have reached some, or none"
+                reason = f"host {claim.name} no longer has its log: {lane.topic} may have reached some, or none"
                 effects.extend(Failed(lane.topic, item.serial, reason) for item in released)
                 effects.extend(self._start_over(lane, now))
         return [*effects, *self._take_turns(now)]

@@ -9,8 +9,9 @@ A sign of life goes up the chain from time to time. Its answer tells how far eac
 very end is noticed too; and if it does not come for longer than the expiry, delivery stops until the subscription is
 renewed, because the hosts may have removed it.
 
-A host that comes with another log has other ranks and counts from 1: its topics are subscribed anew, and what may have
-been missed is reported as a gap that is not certain. What still comes under numbers of the former log is dropped.
+A host that comes with another log has other ranks and counts from 1, one that is retired has none: its topics are
+subscribed anew, and what may have been missed is reported as a gap that is not certain. What still comes under numbers
+of the former log is dropped.
 """
 
 from __future__ import annotations
@@ -225,9 +226,12 @@ class Subscriber:
 
     def _begin_anew(self, claim: Claimed, now: float) -> list[Effect]:
         host, log = claim.host, self.logs.pop(claim.host, "")
-        effects: list[Effect] = [Report(f"host {claim.name} (rank {host}) has another log: its topics begin anew")]
+        effects: list[Effect] = [
+            Report(f"host {claim.name} (rank {host}) no longer has its log: its topics begin anew")
+        ]
         for topic in [topic for topic, rank in self.ranks.items() if host_of(rank) == host]:
             rank = self.ranks.pop(topic)
+            self.directory.homes.pop(topic, None)
             if topic in self.topics:
                 lane = self.buffer.lanes[self.topics.pop(topic)]
                 self._passed[topic] = _Passed(rank, lane.clock, lane.known, log)
@@ -428,6 +432,10 @@ class Subscriber:
             return []
         effects: list[Effect] = [Report(f"{message.about} {message.topic}: {message.reason}")]
         operation = self._operation
+        if message.topic in self._passed:
+            # It was subscribed and shall be again: asked for until a host has it.
+            before, self._refusal = self._refusal, message.reason
+            return effects if before != message.reason else []
         if message.about == "locate" and operation is not None and message.topic in operation.added:
             return [*effects, *self._abandon(operation, message, now)]
         version = self.version if operation is None else operation.version

@@ -25,7 +25,7 @@ CHAIN = "seq"
 class Claim(Struct, frozen=True):
     """A latest value. `address`: a socket of the host, empty where the bus is the only way to it.
 
-    `retired`: nobody holds the rank, and nobody waits for who did; the epoch stays, so that the next holder's is newer.
+    `retired`: nobody holds the rank any more, which is an epoch of its own, without log and patterns.
     `first`: the epoch in which the log began. `passing`: the log ends with the process that holds the rank.
     """
 
@@ -63,9 +63,14 @@ def announce(bus: Bus, chain: str, claim: Claim) -> Receipt:
 
 
 def retire(bus: Bus, chain: str, rank: int) -> Receipt:
-    """Give a rank up; hosts that run notice it at their next start, clients when somebody takes it with a new log."""
-    held = at_rank(bus, chain, rank)
-    return announce(bus, chain, Claim(rank, "", held.epoch if held is not None else 0, "", (), retired=True))
+    """Give a rank up; hosts that run notice it at their next start."""
+    return announce(bus, chain, retired(at_rank(bus, chain, rank) or Claim(rank, "", 0, "", ())))
+
+
+def retired(held: Claim) -> Claim:
+    """What follows on a claim that is given up."""
+    epoch = held.epoch + 1
+    return Claim(held.host, held.name, epoch, "", (), retired=True, first=epoch)
 
 
 def at_rank(bus: Bus, chain: str, rank: int) -> Claim | None:

@@ -273,8 +273,6 @@ class OrderedBus:
         self.close()
 
     def _found(self, claim: Claim) -> None:
-        if claim.retired:
-            return
         event = claim.event()
         with self._lock:
             self._claims[claim.host] = event

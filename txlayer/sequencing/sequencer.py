@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
-from msgspec.structs import replace
-
 from txlayer.errors import LogError, LogForeign, NameTaken, TxLayerError
 from txlayer.logs.port import Disk
 from txlayer.ordering import effects as fx
@@ -161,7 +159,7 @@ class Sequencer:
 
     def _give_up_rank(self) -> None:
         try:
-            claims.announce(self._bus, self._chain, replace(self.claim, retired=True)).wait(_GOODBYE)
+            claims.announce(self._bus, self._chain, claims.retired(self.claim)).wait(_GOODBYE)
         except TxLayerError as exc:
             _logger.info("host %s: its rank was not given up: %s", self.name, exc)
 
