@@ -17,7 +17,6 @@ import heapq
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -34,8 +33,8 @@ from txlayer.ordering.timestamp import host_of
 from txlayer.ports import Bus
 from txlayer.receipt import Receipt
 from txlayer.sequencing.arrivals import Arrived
+from txlayer.sequencing.handed_out import HandedOut
 from txlayer.sequencing.loop import Loop
-from txlayer.sequencing.lowest import Lowest
 
 _logger = logging.getLogger(__name__)
 KIND = "ordered"
@@ -56,17 +55,6 @@ class _Kept(Struct, frozen=True, array_like=True):
     spooled: tuple[Event, ...] = ()
 
 
-class _Handed:
-    __slots__ = ("number", "publisher", "rank", "serial", "settled")
-
-    def __init__(self, event: Event) -> None:
-        self.rank = event.stamp.rank
-        self.number = event.stamp.number
-        self.publisher = event.publisher
-        self.serial = event.serial
-        self.settled = False
-
-
 class Keeper:
     """Of one durable name. `lock` is its subscription's too; `wanted` tells whether a topic is still subscribed."""
 
@@ -81,11 +69,7 @@ class Keeper:
         self._loop = loop
         self._role: Subscriber | None = None
         self._logs: dict[int, str] = {}
-        self._handed: deque[_Handed] = deque()
-        self._tokens: dict[int, _Handed] = {}
-        self._next_token = 0
-        self._numbers_out: dict[int, Lowest] = {}
-        self._serials_out: dict[tuple[str, int], Lowest] = {}
+        self._out = HandedOut()
         self._unacknowledged: dict[_Key, list[Delivery]] = {}
         self._numbers: dict[int, list[int]] = {}
         self._waiting: dict[_Key, Event] = {}
@@ -135,12 +119,7 @@ class Keeper:
         for key in [key for key in self._unacknowledged if host_of(key[0]) == host]:
             self._acknowledge(key)
         self._numbers = {rank: numbers for rank, numbers in self._numbers.items() if host_of(rank) != host}
-        handed, self._handed = self._handed, deque()
-        self._numbers_out.clear()
-        self._serials_out.clear()
-        for one in handed:
-            if host_of(one.rank) != host:
-                self._hand_out(one)
+        self._out.forget(lambda rank: host_of(rank) == host)
         self._spooled = {key: event for key, event in self._spooled.items() if host_of(key[0]) != host}
         self._dirty = True
 
@@ -164,38 +143,16 @@ class Keeper:
         )
         copy.redelivered = delivery.redelivered
         with self.lock:
-            self._next_token += 1
-            one = self._tokens[self._next_token] = _Handed(effect.event)
-            self._hand_out(one)
-            self._waiting.pop((one.rank, one.number), None)
-            copy.held_by(self, self._next_token)
+            copy.held_by(self, self._out.add(effect.event))
+            self._waiting.pop((effect.event.stamp.rank, effect.event.stamp.number), None)
         return copy
-
-    def _hand_out(self, one: _Handed) -> None:
-        self._handed.append(one)
-        self._numbers_out.setdefault(one.rank, Lowest()).add(one.number)
-        self._serials_out.setdefault((one.publisher, one.rank), Lowest()).add(one.serial)
 
     def settle(self, delivery: Delivery) -> None:
         """The application has acknowledged an event."""
         with self.lock:
             delivery.settled = True
-            one = self._tokens.pop(delivery.token, None)
-            if one is None:
-                return
-            one.settled = True
-            while self._handed and self._handed[0].settled:
-                self._take_back(self._handed.popleft())
+            if self._out.settle(delivery.token):
                 self._dirty = True
-
-    def _take_back(self, one: _Handed) -> None:
-        numbers, serials = self._numbers_out[one.rank], self._serials_out[one.publisher, one.rank]
-        numbers.remove(one.number)
-        serials.remove(one.serial)
-        if numbers.value is None:
-            del self._numbers_out[one.rank]
-        if serials.value is None:
-            del self._serials_out[one.publisher, one.rank]
 
     # The cursor
 
@@ -258,23 +215,9 @@ class Keeper:
     def kept(self, role: Subscriber, spool: bool) -> _Kept:
         """What is to be durable now: nothing that the application has not acknowledged counts as consumed."""
         cursor = role.cursor(self._tracks)
-        out = {rank: lowest.value for rank, lowest in self._numbers_out.items()}
-        topics = tuple(
-            (topic, rank, clock if (first := out.get(rank)) is None else min(clock, first - 1))
-            for topic, rank, clock in cursor.topics
-        )
-        seen = tuple(self._acknowledged_of(*track) for track in cursor.seen)
+        topics = tuple((topic, rank, self._out.clock(rank, clock)) for topic, rank, clock in cursor.topics)
+        seen = tuple(self._out.seen(track) for track in cursor.seen)
         return _Kept(Cursor(cursor.version, topics, cursor.unplaced, seen, cursor.logs), self._spool(role, spool))
-
-    def _acknowledged_of(
-        self, publisher: str, rank: int, low: int, high: int, holes: tuple[int, ...]
-    ) -> tuple[str, int, int, int, tuple[int, ...]]:
-        lowest = self._serials_out.get((publisher, rank))
-        first = lowest.value if lowest is not None else None
-        if first is None or first > high:
-            return publisher, rank, low, high, holes
-        # Acknowledged is a prefix: what comes after the first that is not, is not either.
-        return publisher, rank, min(low, first), first - 1, tuple(hole for hole in holes if hole < first)
 
     def _spool(self, role: Subscriber, more: bool) -> tuple[Event, ...]:
         """What waits and was kept before, and if `more`, what has waited for longest."""

@@ -167,7 +167,7 @@ def test_nothing_of_a_log_that_is_gone_holds_the_cursor_back() -> None:
     keeper.follow(claim)
     assert acknowledged == [1, 9]
     keeper.settle(handed)
-    assert not keeper._handed
+    assert len(keeper._out) == 0
     assert not keeper._spooled
 
 
