@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from txlayer.ordering.admission import fault_in_message, is_ahead, is_former
 from txlayer.ordering.bounded_buffer import BoundedBuffer
 from txlayer.ordering.delivery_buffer import DeliveryBuffer
 from txlayer.ordering.directory import Directory, check_topic
@@ -39,7 +40,7 @@ from txlayer.ordering.effects import (
 )
 from txlayer.ordering.messages import Event, Locate, Located, Refused, Register, Registered, Void
 from txlayer.ordering.subscriber_config import Cursor, Mode, SubscriberConfig
-from txlayer.ordering.timestamp import fault_in, fault_in_entries, host_of
+from txlayer.ordering.timestamp import host_of
 from txlayer.ordering.waits import Waits
 
 SubscriberEvent: TypeAlias = Tick | Want | BusSubscribed | Claimed | Located | Registered | Refused | Event | Void
@@ -160,12 +161,12 @@ class Subscriber:
     # What comes from the bus
 
     def _on_bus(self, message: Event | Void, now: float) -> list[Effect]:
-        fault = self._fault_in(message)
+        fault = fault_in_message(message, self.directory, self.config.mode)
         if fault is not None:
             return [Report(fault)]
-        if self._ahead(message):
+        if is_ahead(message, self.directory):
             return self._keep_early(message)
-        if self.is_former(message):
+        if is_former(message, self.directory):
             self.buffer.dropped += 1
             return []
         rank = message.stamp.rank if isinstance(message, Event) else message.rank
@@ -178,36 +179,6 @@ class Subscriber:
             self._hold(rank, message)
             return []
         return self._take(message, now)
-
-    def _fault_in(self, message: Event | Void) -> str | None:
-        if isinstance(message, Event):
-            fault = fault_in(message.stamp)
-            if fault is None and message.stamp.base and self.config.mode is Mode.UNRELIABLE:
-                fault = f"stamp {message.stamp.rank}/{message.stamp.number} rests on a base, which this mode cannot use"
-            rank, epoch = message.stamp.rank, message.stamp.epoch
-        else:
-            fault = fault_in_entries(message.rank, message.ranks, message.values)
-            rank, epoch = message.rank, message.epoch
-            if message.first < 1 or message.last < message.first:
-                fault = f"void {message.first} to {message.last}"
-        if fault is None and (host_of(rank) not in self.directory.claims or epoch < 1):
-            fault = f"topic of rank {rank}: epoch {epoch} of its host is not known here"
-        return fault
-
-    def is_former(self, message: Event | Void) -> bool:
-        """Whether the message is of a log that its host no longer has: the gap is reported, or will be."""
-        rank, epoch = (
-            (message.stamp.rank, message.stamp.epoch) if isinstance(message, Event) else (message.rank, message.epoch)
-        )
-        claim = self.directory.claims.get(host_of(rank))
-        return claim is not None and epoch < claim.first
-
-    def _ahead(self, message: Event | Void) -> bool:
-        """Whether the message is of an epoch that the directory has not shown yet."""
-        rank, epoch = (
-            (message.stamp.rank, message.stamp.epoch) if isinstance(message, Event) else (message.rank, message.epoch)
-        )
-        return epoch > self.directory.claims[host_of(rank)].epoch
 
     def _keep_early(self, message: Event | Void) -> list[Effect]:
         if len(self._early) >= self.config.early:

@@ -26,6 +26,7 @@ from msgspec import Struct
 from txlayer.delivery import Delivery
 from txlayer.errors import PayloadTooLarge, TxLayerError
 from txlayer.ordering import effects as fx
+from txlayer.ordering.admission import is_former
 from txlayer.ordering.messages import Beside, Event
 from txlayer.ordering.subscriber import Subscriber
 from txlayer.ordering.subscriber_config import Cursor
@@ -99,7 +100,7 @@ class Keeper:
         self._logs = dict(kept.cursor.logs)
         effects = role.resume(kept.cursor, now)
         for event in kept.spooled:
-            if not role.is_former(event):
+            if not is_former(event, role.directory):
                 self._spooled[event.stamp.rank, event.stamp.number] = event
                 effects.extend(role.step(event, now))
         return effects

@@ -17,6 +17,7 @@ from txlayer.adapters.lane import Lane
 from txlayer.delivery import Delivery, Gap
 from txlayer.errors import Closed, DecodeError, NameTaken, SubscribeFailed, TxLayerError
 from txlayer.ordering import effects as fx
+from txlayer.ordering.admission import is_former
 from txlayer.ordering.directory import check_topic
 from txlayer.ordering.messages import AnyMessage, Event
 from txlayer.ordering.subscriber import Subscriber
@@ -160,7 +161,7 @@ class OrderedSubscription:
                 delivery.out_of_order = True  # of a publisher that does not use the ordered bus
                 self._lane.put([delivery])
                 return
-            if self._role.is_former(event):
+            if is_former(event, self._role.directory):
                 delivery.ack()  # it has no place any more; a gap says so
                 return
             rank = self._role.topics.get(delivery.topic, event.stamp.rank)
