@@ -37,7 +37,15 @@ from txlayer.ordering.messages import (
     Registered,
     Welcome,
 )
-from txlayer.ordering.records import AnyRecord, ChainRecord, EpochRecord, SubscriptionRecord, TicketRecord, TopicRecord
+from txlayer.ordering.records import (
+    AnyRecord,
+    ChainRecord,
+    EpochRecord,
+    SubscriptionRecord,
+    TicketRecord,
+    TopicRecord,
+    VoidRecord,
+)
 from txlayer.ordering.registry import Registry
 from txlayer.ordering.searches import Searches
 from txlayer.ordering.ticket_desk import TicketDesk
@@ -147,7 +155,7 @@ class Host:
             manager = state.add_topic(record.name)
             if manager.rank != record.rank:
                 raise LogCorrupt(f"topic {record.name} has rank {record.rank}, its place in the log is {manager.rank}")
-            manager.reserved, manager.closed = record.reserved, record.closed
+            manager.reserved, manager.closed, manager.floor = record.reserved, record.closed, record.floor
             manager.unsure.add(record.closed + 1, record.reserved)
             state.counters.values[manager.slot] = self._first_free(record) - 1
             manager.mark = state.given(manager)
@@ -155,8 +163,9 @@ class Host:
         for ticket in sorted(tickets, key=lambda ticket: (ticket.rank, ticket.first)):
             home = state.places[place_of(ticket.rank)]
             self.desk.restore(ticket, home, now)
-            for number in range(ticket.first, ticket.first + ticket.count):
-                home.unsure.remove(number)
+            home.unsure.cut(ticket.first, ticket.first + ticket.count - 1)
+        for void in (record for record in records if isinstance(record, VoidRecord)):
+            self.desk.voids.restore(void, state.places[place_of(void.rank)])
         for subscription in (record for record in records if isinstance(record, SubscriptionRecord)):
             self.registry.restore(subscription, now)
 

@@ -147,7 +147,8 @@ class Missing(_Message, frozen=True):
 class Refused(_Message, frozen=True):
     """Host to whoever asked for something that cannot be. `about` is the kind of the message.
 
-    `current`: for a registration, the version that is in force here; 0 if there is none.
+    `current`: for a registration, the version that is in force here; 0 if there is none. `number`: for a
+    confirmation, its first number.
     """
 
     about: str
@@ -157,6 +158,7 @@ class Refused(_Message, frozen=True):
     epoch: int
     reason: str
     current: int = 0
+    number: int = 0
 
 
 class Hail(_Message, frozen=True):

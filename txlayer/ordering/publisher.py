@@ -266,7 +266,7 @@ class Publisher:
         if release is None:
             return []
         self.buffered -= len(release.items)
-        effects: list[Effect] = [Accepted(lane.topic, item.serial) for item in release.items]
+        effects: list[Effect] = [Accepted(lane.topic, item.serial) for item in release.items if not item.given_up]
         return [*effects, *self._take_turns(now)]
 
     def _former(self, message: Acknowledged | Voided) -> bool:
@@ -280,13 +280,19 @@ class Publisher:
             return []
         release = lane.releases.pop(message.first, None)
         if release is not None:
-            return self._start_over(lane, now, release.items)
+            return self._release_again(lane, release, now)
         reminder = lane.reminders.pop(message.first, None)
         if reminder is not None:
             return self._start_over(lane, now, self._taken_back(reminder))
         if message.generation == lane.generation and any(request.seq == message.seq for request in lane.requests):
             return self._start_over(lane, now)
         return []
+
+    def _release_again(self, lane: Lane, release: Release, now: float) -> list[Effect]:
+        """Under new numbers; but not what was given up: its application does not expect it any more."""
+        again = [item for item in release.items if not item.given_up]
+        self.buffered -= len(release.items) - len(again)
+        return self._start_over(lane, now, again) if again else self._take_turns(now)
 
     def _taken_back(self, reminder: Published) -> list[Item]:
         """Events that were acknowledged by a host that has forgotten them, and has voided their numbers since."""
@@ -310,9 +316,27 @@ class Publisher:
         claim = self.directory.claims.get(message.host)
         if message.epoch < max(self._epochs.get(message.host, 0), claim.epoch if claim else 0):
             return [Report(f"refused by a former holder of rank {message.host}, epoch {message.epoch}")]
-        if lane is None or message.about != "create":
-            return [Report(f"{message.about} of {message.topic}: {message.reason}")]
-        return self._give_up(lane, [item for item in lane.outstanding() if not item.released], message.reason, now)
+        if lane is not None and message.about == "create":
+            return self._give_up(lane, [item for item in lane.outstanding() if not item.released], message.reason, now)
+        effects: list[Effect] = [Report(f"{message.about} of {message.topic}: {message.reason}")]
+        if lane is not None and message.about == "published":
+            effects.extend(self._not_confirmed(lane, message, now))
+        return effects
+
+    def _not_confirmed(self, lane: Lane, message: Refused, now: float) -> list[Effect]:
+        """The host cannot say what became of these numbers, and will not be able to."""
+        lane.reminders.pop(message.number, None)
+        release = lane.releases.pop(message.number, None)
+        if release is None:
+            return []
+        self.buffered -= len(release.items)
+        return [*self._in_doubt(lane, release.items, message.reason), *self._take_turns(now)]
+
+    def _in_doubt(self, lane: Lane, items: list[Item], reason: str) -> list[Effect]:
+        effects: list[Effect] = [Failed(lane.topic, i.serial, reason, unknown=True) for i in items if not i.given_up]
+        for item in items:
+            item.given_up = True
+        return effects
 
     # Time
 
@@ -332,19 +356,13 @@ class Publisher:
         return effects
 
     def _repeat(self, lane: Lane, now: float) -> list[Effect]:
-        overdue = [
-            item
-            for item in (*lane.outstanding(), *lane.waiting)
-            if item.deadline is not None and item.deadline <= now and not item.released
-        ]
-        if overdue:
-            home = self.directory.home(lane.topic)
-            name = f"host {home.name}" if home else "a host that claims the topic"
-            return self._give_up(lane, overdue, f"no place in the order of {lane.topic}: no answer from {name}", now)
+        effects = self._overdue(lane, now)
+        if effects:
+            return effects
         if not lane.idle() or lane.reminders:
             self._times.arm(lane.topic, now + self.config.repeat)
         home = self.directory.home(lane.topic)
-        effects: list[Effect] = [Send(home.name, message) for message in lane.reminders.values() if home]
+        effects.extend(Send(home.name, message) for message in lane.reminders.values() if home)
         for release in list(lane.releases.values()):
             if not release.unhanded:
                 effects.extend(self._confirm(lane, release))
@@ -355,9 +373,24 @@ class Publisher:
                 effects.extend(self._create(lane, request))
         return [*effects, *self._ask(lane, now)]
 
+    def _overdue(self, lane: Lane, now: float) -> list[Effect]:
+        """What has reached its deadline. Released events go on being confirmed: they are on the bus."""
+        home = self.directory.home(lane.topic)
+        nobody = f"no answer from host {home.name}" if home else "no answer from a host that claims the topic"
+        released = [item for release in lane.releases.values() for item in release.items if item.overdue(now)]
+        reason = f"on the bus, and its place in the order of {lane.topic} is not acknowledged: {nobody}"
+        effects = self._in_doubt(lane, released, reason)
+        items = [item for item in (*lane.outstanding(), *lane.waiting) if item.overdue(now)]
+        if items:
+            effects.extend(self._give_up(lane, items, f"no place in the order of {lane.topic}: {nobody}", now))
+        elif effects:
+            self._times.arm(lane.topic, now + self.config.repeat)
+        return effects
+
     def _give_up(self, lane: Lane, items: list[Item], reason: str, now: float) -> list[Effect]:
         serials = {item.serial for item in items}
-        effects: list[Effect] = [Failed(lane.topic, item.serial, reason) for item in items]
+        # What was released once, under a number that was voided, may have reached some.
+        effects: list[Effect] = [Failed(lane.topic, item.serial, reason, unknown=item.released) for item in items]
         self.buffered -= len(items)
         left = [*lane.withdraw(), *lane.waiting]
         lane.waiting = deque(item for item in left if item.serial not in serials)

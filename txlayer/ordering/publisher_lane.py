@@ -11,13 +11,21 @@ from txlayer.ordering.timestamp import Stamp
 
 @dataclass(slots=True)
 class Item:
-    """An event. `released`: it has been on the bus, perhaps under a number that was voided."""
+    """An event. `released`: it has been on the bus, perhaps under a number that was voided.
+
+    `given_up`: its application has been told that its outcome is not known, and will be told nothing more.
+    """
 
     serial: int
     payload: bytes
     deadline: float | None
     released: bool = False
     beside: Beside | None = None
+    given_up: bool = False
+
+    def overdue(self, now: float) -> bool:
+        """Whether its application must be told now."""
+        return self.deadline is not None and self.deadline <= now and not self.given_up
 
 
 @dataclass(slots=True)

@@ -17,13 +17,16 @@ from txlayer.ordering.timestamp import Stamp, fault_in, host_of, place_of, rank_
 from txlayer.ranges import Ranges
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "remove"]), st.integers(0, 30), st.integers(0, 5))))
+@given(st.lists(st.tuples(st.sampled_from(["add", "remove", "cut"]), st.integers(0, 30), st.integers(0, 5))))
 def test_ranges_are_a_set_of_numbers(steps: list[tuple[str, int, int]]) -> None:
     ranges, model = Ranges(), set[int]()
     for step, first, more in steps:
         if step == "add":
             ranges.add(first, first + more)
             model |= set(range(first, first + more + 1))
+        elif step == "cut":
+            ranges.cut(first, first + more)
+            model -= set(range(first, first + more + 1))
         else:
             assert ranges.remove(first) == (first in model)
             model.discard(first)
