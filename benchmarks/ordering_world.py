@@ -220,7 +220,7 @@ class GeoWorld:
 
     def _answer(self, client: int, message: AnyMessage) -> Callable[[], None]:
         publisher = self.publishers[client]
-        return lambda: self._client(client, publisher.step(message, self.now))  # type: ignore[arg-type]
+        return lambda: self._client(client, publisher.step(message, self.now))
 
     def _count_stamp(self, host: int, message: AnyMessage) -> None:
         """Whole stamps, as the study counts them: forwarded, or handed to the publisher."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from txlayer.errors import LogCorrupt
-from txlayer.ordering.directory import Directory
+from txlayer.ordering.directory import Directory, is_topic
 from txlayer.ordering.effects import Claimed, Effect, Neighbours, Persist, Report, Send, Tick
 from txlayer.ordering.filling import fault_in_fill, fill_in
 from txlayer.ordering.host_state import HostConfig, HostState
@@ -82,7 +82,7 @@ class Host:
             Chained: self._on_chained,
             Complete: self._on_complete,
             Locate: self._on_locate,
-            Register: self._on_register,
+            Register: self._on_subscriber,
             Missing: self._on_missing,
             Gone: self._on_gone,
             Hail: self._on_hail,
@@ -220,6 +220,8 @@ class Host:
     def _refusal(self, topic: str) -> str | None:
         if self.fenced is not None:
             return self.fenced
+        if not is_topic(topic):
+            return f"{topic[:200]!r} is no topic: the ordered bus takes no wildcards"
         owner = self.directory.home(topic)
         if owner is None:
             return f"no host claims topic {topic!r}"
@@ -239,9 +241,10 @@ class Host:
             return self.state.refuse(message.publisher, "published", message.topic, "unknown topic")
         if self.behind or self.fenced is not None:
             return []
+        effects = self.desk.published(message, manager, now)
         if self.searches.open:
             self.searches.found(message, manager)
-        return self.desk.published(message, manager, now)
+        return effects
 
     def _on_gone(self, message: Gone, now: float) -> list[Effect]:
         manager = self.state.topics.get(message.topic)
@@ -253,6 +256,8 @@ class Host:
             return []
         if manager is None:
             return self.state.refuse(message.subscriber, "missing", "", f"no topic of rank {message.rank} here")
+        if not 1 <= message.first <= message.last:
+            return self.state.refuse(message.subscriber, "missing", manager.name, f"{message.first} to {message.last}")
         return self.searches.missing(message, manager, now)
 
     # Subscribing
@@ -269,6 +274,12 @@ class Host:
                 effects.extend(self._new_topic(topic))
         ranks = tuple(self.state.topics[topic].rank for topic in message.topics)
         return [*effects, Send(message.sender, Located(self.state.rank, self.state.epoch, message.topics, ranks))]
+
+    def _on_subscriber(self, message: Register, now: float) -> list[Effect]:
+        """A subscription from the subscriber itself. Counters are the word of hosts alone."""
+        if message.ranks or message.values:
+            return self.state.refuse(message.subscriber, "register", "", "counters of a subscriber", message.version)
+        return self._on_register(message, now)
 
     def _on_register(self, message: Register, now: float) -> list[Effect]:
         """A subscription, from the subscriber itself or up the chain."""

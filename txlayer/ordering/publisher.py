@@ -21,6 +21,7 @@ from txlayer.ordering.directory import Directory, check_topic
 from txlayer.ordering.effects import Accepted, Claimed, Effect, Failed, Handed, Offer, Publish, Report, Send, Tick
 from txlayer.ordering.messages import (
     Acknowledged,
+    AnyMessage,
     Create,
     Event,
     Gone,
@@ -69,7 +70,7 @@ class Publisher:
         self._turn: str | None = None
         self.buffered = 0
 
-    def step(self, event: PublisherEvent, now: float) -> list[Effect]:
+    def step(self, event: PublisherEvent | AnyMessage, now: float) -> list[Effect]:
         """One event in, effects out."""
         match event:
             case Offer():
@@ -90,6 +91,8 @@ class Publisher:
                 return self._on_claimed(event, now)
             case Tick():
                 return self._on_tick(now)
+            case _:
+                return [Report(f"a {type(event).__name__}, which is not for publishers")]
 
     def next_deadline(self) -> float | None:
         """When to step this publisher with a tick, at the latest."""

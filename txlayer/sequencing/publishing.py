@@ -91,7 +91,7 @@ class Publishing:
         with self._lock:
             effects: list[fx.Effect] = []
             for message in messages:
-                effects.extend(self._role.step(message, time.monotonic()))  # type: ignore[arg-type]
+                effects.extend(self._role.step(message, time.monotonic()))
             self._perform(effects)
 
     def close(self, timeout: float) -> None:

@@ -133,7 +133,7 @@ class OrderedSubscription:
         """What the hosts say."""
         with self._lock:
             for message in messages:
-                self._perform(self._role.step(message, time.monotonic()))  # type: ignore[arg-type]
+                self._perform(self._role.step(message, time.monotonic()))
 
     # From the bus below to the lane
 
