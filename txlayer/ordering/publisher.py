@@ -269,7 +269,7 @@ class Publisher:
         if release is None:
             return []
         self.buffered -= len(release.items)
-        effects: list[Effect] = [Accepted(lane.topic, item.serial) for item in release.items if not item.given_up]
+        effects: list[Effect] = [Accepted(lane.topic, item.serial) for item in release.items if not item.told]
         return [*effects, *self._take_turns(now)]
 
     def _former(self, message: Acknowledged | Voided) -> bool:
@@ -293,6 +293,8 @@ class Publisher:
 
     def _release_again(self, lane: Lane, release: Release, now: float) -> list[Effect]:
         """Under new numbers; but not what was given up: its application does not expect it any more."""
+        for number in range(release.first, release.first + len(release.items)):
+            self._retained.drop(lane.topic, number)  # it is void: nobody will ask for it
         again = [item for item in release.items if not item.given_up]
         self.buffered -= len(release.items) - len(again)
         return self._start_over(lane, now, again) if again else self._take_turns(now)
@@ -302,7 +304,7 @@ class Publisher:
         numbers = range(reminder.first, reminder.first + reminder.count)
         kept = [sent.event for number in numbers if (sent := self._retained.get(reminder.topic, number)) is not None]
         self.buffered += len(kept)
-        return [Item(event.serial, event.payload, None, True, event.beside) for event in kept]
+        return [Item(event.serial, event.payload, None, True, event.beside, told=True) for event in kept]
 
     def _on_resend(self, message: Resend) -> list[Effect]:
         home = self.directory.home(message.topic)
@@ -336,9 +338,9 @@ class Publisher:
         return [*self._in_doubt(lane, release.items, message.reason), *self._take_turns(now)]
 
     def _in_doubt(self, lane: Lane, items: list[Item], reason: str) -> list[Effect]:
-        effects: list[Effect] = [Failed(lane.topic, i.serial, reason, unknown=True) for i in items if not i.given_up]
+        effects: list[Effect] = [Failed(lane.topic, i.serial, reason, unknown=True) for i in items if not i.told]
         for item in items:
-            item.given_up = True
+            item.told = item.given_up = True
         return effects
 
     # Time

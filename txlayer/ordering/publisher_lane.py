@@ -13,7 +13,7 @@ from txlayer.ordering.timestamp import Stamp
 class Item:
     """An event. `released`: it has been on the bus, perhaps under a number that was voided.
 
-    `given_up`: its application has been told that its outcome is not known, and will be told nothing more.
+    `told`: its application has had its word about it, and gets no second one. `given_up`: that word was "unknown".
     """
 
     serial: int
@@ -21,11 +21,12 @@ class Item:
     deadline: float | None
     released: bool = False
     beside: Beside | None = None
+    told: bool = False
     given_up: bool = False
 
     def overdue(self, now: float) -> bool:
         """Whether its application must be told now."""
-        return self.deadline is not None and self.deadline <= now and not self.given_up
+        return self.deadline is not None and self.deadline <= now and not self.told
 
 
 @dataclass(slots=True)

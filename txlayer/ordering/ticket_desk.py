@@ -193,7 +193,7 @@ class TicketDesk:
             self._retained.append(ticket)
         if self.unsure_until is not None and self.unsure_until <= now:
             effects.extend(self.void_unsure())
-        effects.extend(self._retire(now - self.state.config.retention))
+        effects.extend(self._retire(now))
         return effects
 
     def void_unsure(self) -> list[Effect]:
@@ -207,10 +207,11 @@ class TicketDesk:
             manager.unsure.forget_below(manager.reserved + 1)
         return effects
 
-    def _retire(self, before: float) -> list[Effect]:
+    def _retire(self, now: float) -> list[Effect]:
         touched: dict[int, list[Ticket]] = {}
-        excess = len(self._retained) - self.state.config.retained
-        while self._retained and (self._retained[0].until <= before or excess > 0):
+        retention, excess = self.state.config.retention, len(self._retained) - self.state.config.retained
+        # The same sum as in `next_deadline`: rounded otherwise, a tick at that time would find nothing to do for ever.
+        while self._retained and (self._retained[0].until + retention <= now or excess > 0):
             excess -= 1
             ticket = self._retained.popleft()
             touched.setdefault(ticket.manager.rank, []).append(ticket)

@@ -30,8 +30,10 @@ class Offered:
 
     id: Id
     at: float
+    deadline: float | None = None
     accepted: bool = False
     failed: bool = False
+    in_doubt: bool = False
     after: frozenset[Id] = frozenset()
 
 
@@ -43,6 +45,7 @@ class SubscriberHistory:
     since: dict[str, float] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     gaps: list[tuple[str, int, int, bool]] = field(default_factory=list)
+    arrived: set[tuple[int, int]] = field(default_factory=set)
 
 
 @dataclass(slots=True)
