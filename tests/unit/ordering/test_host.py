@@ -491,3 +491,27 @@ def test_of_voids_that_were_forgotten_the_host_says_that_it_does_not_know() -> N
         (refused,) = sent(late.step(Published("p", "a.x", 1, 1, 1), 200.0), Refused)
         assert (refused.number, "no longer known" in refused.reason) == (1, True)
         assert sent(late.step(Published("p", "a.x", 2, 2, 1), 200.0), Voided)
+
+
+def test_a_second_number_of_a_request_is_voided_as_soon_as_the_first_is_confirmed() -> None:
+    disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
+    durable(host(block=10).step(create(1), 0.0), disk)
+    again, _ = restarted(disk, block=10, lease=5.0)
+    assert numbers(again.step(create(1), 100.0)) == [12]
+    effects = again.step(Published("p", "a.x", 1, 1, 1), 100.1)
+    assert [(void.first, void.last) for void in published(effects, Void)] == [(12, 12)]
+    assert sent(effects, Acknowledged)
+
+
+def test_a_tick_at_the_end_of_a_retention_ends_it_however_the_times_are_rounded() -> None:
+    a = host(lease=0.8, retention=0.05)
+    for turn in range(200):
+        now = turn * 1.1
+        a.step(create(turn + 1), now)
+        a.step(Published("p", "a.x", turn + 1, turn + 1, 1), now)
+        a.step(fx.Tick(), now)
+        due = a.next_deadline()
+        assert due is not None
+        a.step(fx.Tick(), due)
+        later = a.next_deadline()
+        assert later is None or later > due

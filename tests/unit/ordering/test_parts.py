@@ -59,6 +59,17 @@ def test_a_later_deadline_replaces_the_earlier_one() -> None:
     assert (times.next(), times.due(2.0), times.due(3.0), times.next()) == (3.0, [], ["x"], None)
 
 
+def test_deadlines_that_are_set_again_and_again_take_no_more_room() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    deadlines.set("far", 1e9)
+    for now in range(40_000):
+        deadlines.set("near", float(now + 60))
+        assert deadlines.due(float(now)) == []
+    assert len(deadlines.heap) < 200
+    assert deadlines.due(40_059.0) == ["near"]
+    assert deadlines.next() == 1e9
+
+
 def test_the_most_specific_claim_owns_a_topic_and_the_newer_epoch_wins() -> None:
     directory = Directory()
     directory.see(fx.Claimed(0, "a", 1, "la", ("*",)))

@@ -249,3 +249,15 @@ def test_a_confirmation_that_the_host_cannot_judge_leaves_the_event_in_doubt() -
     (failed,) = of(p.step(Refused("published", "a.x", 0, 0, 1, "no longer known", number=1), 0.2), fx.Failed)
     assert failed == fx.Failed("a.x", 1, "no longer known", unknown=True)
     assert p.buffered == 0
+
+
+def test_what_is_published_again_for_a_host_that_has_forgotten_it_is_accepted_once() -> None:
+    p = publisher()
+    offer(p, b"1")
+    p.step(stamped(1, 1), 0.0)
+    assert of(p.step(Acknowledged("a.x", 1, 1, 1), 0.1), fx.Accepted)
+    p.step(fx.Claimed(0, "a", 2, "log-a", ("a.*",)), 0.2)
+    (create,) = sent(p.step(Voided("a.x", 0, 1, 1, 2), 0.3), Create)
+    assert payloads(p.step(stamped(9, create.seq, generation=2, epoch=2), 0.4)) == [(9, b"1")]
+    assert of(p.step(Acknowledged("a.x", create.seq, 9, 2), 0.5), fx.Accepted) == []
+    assert p.buffered == 0

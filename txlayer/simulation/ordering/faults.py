@@ -34,6 +34,7 @@ class Faults:
         base = f"p{self.world.rng.randrange(self.world.plan.publishers)}"
         node = self.world.nodes[base]
         self.world.history.faults["S2"] += 1
+        self.world.history.crashes += 1
         node.alive = False
         self.world.history.dead[node.name] = None
         self.world.start_publisher(base)
@@ -47,6 +48,7 @@ class Faults:
             node = self.world.nodes[f"h{number}"]
             if self.world.faulty and node.alive:
                 self.world.history.faults["S1" if self.world.plan.durable_tickets else "S4"] += 1
+                self.world.history.crashes += 1
                 node.alive = False
                 self.world.at(0.01 + 0.3 * self.world.rng.random(), self.world.start_host, number)
 
@@ -74,6 +76,7 @@ class Faults:
         if not self.world.faulty or not node.alive or name not in self.world.cursors:
             return
         self.world.history.faults["B2" if seen.delivered else "B1"] += 1
+        self.world.history.crashes += 1
         node.alive = False
         cursor, delivered = self.world.cursors[name]
         del seen.delivered[delivered:]  # what the application did since is rolled back with it

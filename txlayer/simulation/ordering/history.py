@@ -61,6 +61,7 @@ class History:
     faults: Counter[str] = field(default_factory=Counter)
     events: int = 0
     steps: int = 0
+    crashes: int = 0
 
     def violation(self, text: str) -> None:
         """Something that must never happen did."""

@@ -5,6 +5,7 @@ A mutant replaces one attribute of one class for as long as it is planted.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from txlayer.ordering.ticket_desk import TicketDesk
 from txlayer.ordering.timestamp import WINDOW, host_of
 from txlayer.ordering.topic_manager import DONE, VOID, TopicManager
 from txlayer.ordering.waits import Waits
+from txlayer.simulation.hunt import Found
 from txlayer.simulation.ordering.nodes import HostNode
 from txlayer.simulation.ordering.world import World
 
@@ -57,19 +59,20 @@ def planted(mutant: Mutant) -> Iterator[None]:
             setattr(target, name, original)
 
 
-def find(name: str, first: int, seeds: int) -> str | None:
-    """Where the bug shows first, as `scenario/seed: violation`; None if it does not."""
-    mutant = MUTANTS[name]
+def find(name: str, first: int, seeds: int) -> Found:
+    """Where the bug shows first, as `scenario/seed`, and by what."""
+    mutant, runs, started = MUTANTS[name], 0, time.perf_counter()
     with planted(mutant):
         for seed in range(first, first + max(seeds, mutant.seeds)):
             for scenario in mutant.scenarios:
+                runs += 1
                 try:
                     violations = World(scenario, seed).run().violations
                 except (AssertionError, LogCorrupt) as exc:
                     violations = [f"{type(exc).__name__}: {exc}"]
                 if violations:
-                    return f"{scenario}/{seed}: {violations[0]}"
-    return None
+                    return Found(name, f"{scenario}/{seed}", violations[0], runs, time.perf_counter() - started)
+    return Found(name, "", "", runs, time.perf_counter() - started)
 
 
 def _constant(value: Any) -> Callable[[Any], Any]:
