@@ -70,11 +70,13 @@ _FRAME_ROOM = 4096
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """How many threads run application code, how many finish prepared work, how many more may replace stuck ones."""
+    """How many threads run application code, vote (prepare), and finish; how many more may replace stuck ones."""
 
     handlers: int = 8
     finishers: int = 4
     spare: int = 8
+    voters: int = 8
+    """They prepare and send batches with it: who waits for a lock there keeps nobody from finishing."""
 
 
 @dataclass(slots=True)
@@ -143,6 +145,9 @@ class Engine:
         try:
             self._assemble()
         except BaseException:
+            if self.resources is not None:
+                self.resources.close()
+                self.resources = None
             self.log.close()
             self._close_bus()
             raise
@@ -188,6 +193,7 @@ class Engine:
         self.workshop = Workshop(
             self.members,
             Pool(f"{settings.name}-handler", threads.handlers, threads.spare),
+            Pool(f"{settings.name}-voter", threads.voters, 0),
             Pool(f"{settings.name}-finisher", threads.finishers, threads.spare),
             settings.handler_within,
             self.loop.post,
@@ -195,10 +201,6 @@ class Engine:
             probe,
         )
         self.loop.workshop = self.workshop
-        if settings.register is not None:
-            opener = partial(open_register, settings.register)
-            self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
-            self.loop.registrar.start()
         self.loop.on_surface = self._on_surface
         self.loop.on_effect = self._on_effect
         self.loop.on_stopped = self._on_stopped
@@ -206,9 +208,14 @@ class Engine:
         self.loop.on_operate = self._on_operate
         self.application.give_up = self.loop.post
         resources = self.application.resources()
-        self.resources = ResourceGroup(resources) if resources else None
-        if self.resources is not None:
-            self.resources.open(settings.name, header.incarnation, keyring.member)
+        if resources:
+            group = ResourceGroup(resources)
+            group.open(settings.name, header.incarnation, keyring.member)
+            self.resources = group
+        if settings.register is not None:
+            opener = partial(open_register, settings.register)
+            self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
+            self.loop.registrar.start()
         self.recovery = Recovery(self)
         self.open_transactions = directory.OpenTransactions(self.bus, self.participant.coordinator)
 
@@ -280,8 +287,8 @@ class Engine:
         for watch in (self._types_watch, self._open_watch):
             if watch is not None:
                 watch.close()
-        self.workshop.handlers.close()
-        self.workshop.finishers.close()
+        for pool in (self.workshop.handlers, self.workshop.voters, self.workshop.finishers):
+            pool.close()
         if self.resources is not None:
             self.resources.close()
         if self.loop.registrar is not None:

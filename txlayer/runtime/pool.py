@@ -6,6 +6,7 @@ stuck and replaced, up to a cap. Beyond the cap the pool grows no more: when all
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -13,10 +14,12 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
+_logger = logging.getLogger(__name__)
+
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Something to be run once. `result` is what it returned."""
+    """Something to be run once. `result` is what it returned, None if it failed: who wants to know why catches it."""
 
     run: Callable[[], Any]
     done: Callable[[Job], None]
@@ -83,7 +86,10 @@ class Pool:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job.started = time.monotonic()
-            job.result = job.run()
+            try:
+                job.result = job.run()
+            except Exception:  # the thread is for all jobs
+                _logger.exception("a job of %s failed", self._name)
             with self._lock:
                 job.finished = True
                 given_up = job.given_up
