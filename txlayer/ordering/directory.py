@@ -13,9 +13,14 @@ from txlayer.errors import TopicForbidden
 from txlayer.ordering.effects import Claimed, Neighbours
 
 
+def is_topic(topic: str) -> bool:
+    """Whether the ordered bus takes the name."""
+    return bool(topic) and not any(sign in topic for sign in "*#+")
+
+
 def check_topic(topic: str) -> None:
     """Refuse names that the ordered bus does not take."""
-    if not topic or any(sign in topic for sign in "*#+"):
+    if not is_topic(topic):
         raise TopicForbidden(f"{topic[:200]!r}: the ordered bus takes no wildcards; name each topic")
 
 

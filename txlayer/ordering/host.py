@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from txlayer.errors import LogCorrupt
-from txlayer.ordering.directory import Directory, covers
+from txlayer.ordering.directory import Directory, covers, is_topic
 from txlayer.ordering.effects import Claimed, Effect, Neighbours, Persist, Report, Send, Tick
 from txlayer.ordering.filling import fault_in_fill, fill_in
 from txlayer.ordering.founding import Founding
@@ -40,7 +40,15 @@ from txlayer.ordering.messages import (
     Sought,
     Welcome,
 )
-from txlayer.ordering.records import AnyRecord, ChainRecord, EpochRecord, SubscriptionRecord, TicketRecord, TopicRecord
+from txlayer.ordering.records import (
+    AnyRecord,
+    ChainRecord,
+    EpochRecord,
+    SubscriptionRecord,
+    TicketRecord,
+    TopicRecord,
+    VoidRecord,
+)
 from txlayer.ordering.registry import Registry
 from txlayer.ordering.searches import Searches
 from txlayer.ordering.ticket_desk import TicketDesk
@@ -78,7 +86,7 @@ class Host:
             Chained: self._on_chained,
             Complete: self._on_complete,
             Locate: self._on_locate,
-            Register: self._on_register,
+            Register: self._on_subscriber,
             Missing: self._on_missing,
             Gone: self._on_gone,
             Hail: self._on_hail,
@@ -155,7 +163,7 @@ class Host:
             self.directory.homes[record.name] = state.rank
             if manager.rank != record.rank:
                 raise LogCorrupt(f"topic {record.name} has rank {record.rank}, its place in the log is {manager.rank}")
-            manager.reserved, manager.closed = record.reserved, record.closed
+            manager.reserved, manager.closed, manager.floor = record.reserved, record.closed, record.floor
             manager.unsure.add(record.closed + 1, record.reserved)
             state.counters.values[manager.slot] = self._first_free(record) - 1
             manager.mark = state.given(manager)
@@ -163,8 +171,9 @@ class Host:
         for ticket in sorted(tickets, key=lambda ticket: (ticket.rank, ticket.first)):
             home = state.places[place_of(ticket.rank)]
             self.desk.restore(ticket, home, now)
-            for number in range(ticket.first, ticket.first + ticket.count):
-                home.unsure.remove(number)
+            home.unsure.cut(ticket.first, ticket.first + ticket.count - 1)
+        for void in (record for record in records if isinstance(record, VoidRecord)):
+            self.desk.voids.restore(void, state.places[place_of(void.rank)])
         # A topic that exists is claimed, whatever patterns this life was given: others ask before they create it.
         named = (name for name in state.topics if not any(covers(pattern, name) for pattern in self.patterns))
         self.patterns = (*self.patterns, *sorted(named))
@@ -233,6 +242,8 @@ class Host:
     def _refusal(self, topic: str) -> str | None:
         if self.fenced is not None:
             return self.fenced
+        if not is_topic(topic):
+            return f"{topic[:200]!r} is no topic: the ordered bus takes no wildcards"
         owner = self.directory.home(topic)
         if owner is None:
             return f"no host claims topic {topic!r}"
@@ -261,9 +272,10 @@ class Host:
             return self.state.refuse(message.publisher, "published", message.topic, "unknown topic")
         if self.behind or self.fenced is not None:
             return []
+        effects = self.desk.published(message, manager, now)
         if self.searches.open:
             self.searches.found(message, manager)
-        return self.desk.published(message, manager, now)
+        return effects
 
     def _on_gone(self, message: Gone, now: float) -> list[Effect]:
         manager = self.state.topics.get(message.topic)
@@ -275,6 +287,8 @@ class Host:
             return []
         if manager is None:
             return self.state.refuse(message.subscriber, "missing", "", f"no topic of rank {message.rank} here")
+        if not 1 <= message.first <= message.last:
+            return self.state.refuse(message.subscriber, "missing", manager.name, f"{message.first} to {message.last}")
         return self.searches.missing(message, manager, now)
 
     # Subscribing
@@ -299,6 +313,12 @@ class Host:
         if message.topics and not here:
             return effects
         return [*effects, Send(message.sender, Located(self.state.rank, self.state.epoch, here, ranks))]
+
+    def _on_subscriber(self, message: Register, now: float) -> list[Effect]:
+        """A subscription from the subscriber itself. Counters are the word of hosts alone."""
+        if message.ranks or message.values:
+            return self.state.refuse(message.subscriber, "register", "", "counters of a subscriber", message.version)
+        return self._on_register(message, now)
 
     def _on_register(self, message: Register, now: float) -> list[Effect]:
         """A subscription, from the subscriber itself or up the chain."""

@@ -11,13 +11,22 @@ from txlayer.ordering.timestamp import Stamp
 
 @dataclass(slots=True)
 class Item:
-    """An event. `released`: it has been on the bus, perhaps under a number that was voided."""
+    """An event. `released`: it has been on the bus, perhaps under a number that was voided.
+
+    `told`: its application has had its word about it, and gets no second one. `given_up`: that word was "unknown".
+    """
 
     serial: int
     payload: bytes
     deadline: float | None
     released: bool = False
     beside: Beside | None = None
+    told: bool = False
+    given_up: bool = False
+
+    def overdue(self, now: float) -> bool:
+        """Whether its application must be told now."""
+        return self.deadline is not None and self.deadline <= now and not self.told
 
 
 @dataclass(slots=True)

@@ -28,12 +28,16 @@ class ChainRecord(_Record, frozen=True):
 
 
 class TopicRecord(_Record, frozen=True):
-    """A topic: its rank, and how far its numbers are reserved. All at or below `closed` are published or void."""
+    """A topic: its rank, and how far its numbers are reserved. All at or below `closed` are published or void.
+
+    Of those at or below `floor` it is no longer known which.
+    """
 
     rank: int
     name: str
     reserved: int
     closed: int
+    floor: int = 0
 
 
 class SubscriptionRecord(_Record, frozen=True):
@@ -61,7 +65,16 @@ class TicketRecord(_Record, frozen=True):
     values: tuple[int, ...]
 
 
-AnyRecord: TypeAlias = EpochRecord | ChainRecord | TopicRecord | SubscriptionRecord | TicketRecord
+class VoidRecord(_Record, frozen=True):
+    """Numbers that nobody may use. `doubtful`: skipped by a restart that had forgotten what was given."""
+
+    rank: int
+    first: int
+    last: int
+    doubtful: bool = False
+
+
+AnyRecord: TypeAlias = EpochRecord | ChainRecord | TopicRecord | SubscriptionRecord | TicketRecord | VoidRecord
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(AnyRecord).decode

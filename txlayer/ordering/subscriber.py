@@ -38,7 +38,7 @@ from txlayer.ordering.effects import (
     Tick,
     Want,
 )
-from txlayer.ordering.messages import Event, Locate, Located, Refused, Register, Registered, Void
+from txlayer.ordering.messages import AnyMessage, Event, Locate, Located, Refused, Register, Registered, Void
 from txlayer.ordering.subscriber_config import Cursor, Mode, SubscriberConfig
 from txlayer.ordering.timestamp import host_of
 from txlayer.ordering.waits import Waits
@@ -101,7 +101,7 @@ class Subscriber:
         self._repeat_at: float | None = None
         self._refresh_at: float | None = None
 
-    def step(self, event: SubscriberEvent, now: float) -> list[Effect]:
+    def step(self, event: SubscriberEvent | AnyMessage, now: float) -> list[Effect]:
         """One event in, effects out."""
         match event:
             case Event() | Void():
@@ -120,6 +120,8 @@ class Subscriber:
                 return self._on_claimed(event, now)
             case Tick():
                 return self._on_tick(now)
+            case _:
+                return [Report(f"a {type(event).__name__}, which is not for subscribers")]
 
     def next_deadline(self) -> float | None:
         """When to step this subscriber with a tick, at the latest."""
@@ -331,15 +333,15 @@ class Subscriber:
     def _on_registered(self, message: Registered, now: float) -> list[Effect]:
         values = dict(zip(message.ranks, message.values, strict=False))
         operation = self._operation
+        if message.sent > now:
+            return [Report(f"an answer to what was asked at {message.sent}, which is to come")]
         if message.refresh:
             return self._refreshed(message, values, now) if message.version == self.version else []
         if operation is None or message.version != operation.version:
             return []
-        needed = [self.ranks[topic] for topic in operation.added] + (
-            list(self.topics.values()) if operation.renewal else []
-        )
-        if any(values.get(rank, -1) < 0 for rank in needed):
-            return [Report(f"registered with the counters of {message.ranks}, not of {tuple(needed)}")]
+        unknown = [topic for topic in operation.target if self.ranks[topic] not in values]
+        if unknown:
+            return [Report(f"version {message.version} is answered without the counters of {', '.join(unknown)}")]
         self._operation, self._repeat_at, self._refusal = None, None, None
         self._extend(message.sent, now)
         effects = self._renew(values) if operation.renewal else []

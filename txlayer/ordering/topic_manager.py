@@ -65,6 +65,7 @@ class TopicManager:
         "by_first",
         "closed",
         "doubtful",
+        "floor",
         "history",
         "lines",
         "mark",
@@ -88,6 +89,7 @@ class TopicManager:
         self.slot = slot
         self.reserved = 0
         self.closed = 0
+        self.floor = 0
         self.lines: dict[str, Line] = {}
         self.by_first: dict[int, Ticket] = {}
         self.history: list[Ticket] = []

@@ -139,7 +139,7 @@ class OrderedSubscription:
         """What the hosts say."""
         with self._lock:
             for message in messages:
-                self._perform(self._role.step(message, time.monotonic()))  # type: ignore[arg-type]
+                self._perform(self._role.step(message, time.monotonic()))
                 if self._keeper is not None and isinstance(message, fx.Claimed):
                     self._keeper.follow(message)
 
