@@ -22,6 +22,10 @@ class Faults:
         self.queued: dict[str, list[Publish]] = {}
         self.zombies: dict[str, HostNode] = {}
 
+    def is_former(self, node: Node) -> bool:
+        """Whether another holds its rank by now."""
+        return any(node is zombie for zombie in self.zombies.values())
+
     def heal(self) -> None:
         """From now on nothing fails any more."""
         self.world.faulty = False

@@ -295,7 +295,7 @@ class World:
 
     def _reported(self, node: Node, effect: fx.Report) -> None:
         """Run-time assertions of the roles count as violations, where no fault of the plan explains them."""
-        if any(node is zombie for zombie in self.faults.zombies.values()):
+        if self.faults.is_former(node):
             return  # it does not know what its successor has given
         forgetful = self.plan.subscriber_crashes + self.plan.zombies
         if "is not what is registered here" in effect.reason and not forgetful:
@@ -327,24 +327,30 @@ class World:
             delay = self._in_turn(node.name, to, delay)
         elif chained:
             faults["M3"] += 1
-        self.at(delay, self._arrive, to, message)
+        self.at(delay, self._arrive, node, to, message)
         if self.faulty and plan.duplicate and rng.random() < plan.duplicate:
             faults["M2"] += 1
-            self.at(delay + 0.1 * rng.random(), self._arrive, to, message)
+            self.at(delay + 0.1 * rng.random(), self._arrive, node, to, message)
 
     def _in_turn(self, source: str, target: str, delay: float) -> float:
         at = max(self._fifo.get((source, target), 0.0) + 1e-6, self.clock.now + delay)
         self._fifo[source, target] = at
         return at - self.clock.now
 
-    def _arrive(self, to: str, message: AnyMessage) -> None:
+    def _arrive(self, source: Node, to: str, message: AnyMessage) -> None:
         zombie = self.faults.zombies.get(to)
-        if zombie is not None and zombie.host.fenced is None and self.rng.random() < 0.5:
+        if zombie is not None and zombie.host.fenced is None and self._goes_to_former(source):
             zombie.step(message)
             return
         node = self.nodes.get(to)
         if node is not None:
             node.step(message)
+
+    def _goes_to_former(self, source: Node) -> bool:
+        """Two hosts have one name. Where all do, former ones hear the new ones and the other way round."""
+        if self.plan.zombies_at_once and isinstance(source, HostNode):
+            return not self.faults.is_former(source)
+        return self.rng.random() < 0.5
 
     def publish(self, node: Node, effect: fx.Publish) -> None:
         """On the bus, or in the queue of a client that has lost its broker."""
