@@ -18,6 +18,7 @@ TxLayerError
 │   ├── AuthenticationFailed
 │   ├── Backpressure          (retriable) a bounded buffer is full; nothing was taken
 │   ├── PublishFailed         the broker refused, or the event could not be handed over in time
+│   ├── PublishInDoubt        an ordered event is on the bus, and whether it keeps its place is not known
 │   ├── SubscribeFailed
 │   └── NameTaken             a durable name or a site name has another live holder
 ├── TransactionError          how a transaction ended, when it did not commit
@@ -123,6 +124,13 @@ class Backpressure(BusError):
 
 class PublishFailed(BusError):
     """The broker refused the event, or it could not be handed over in time."""
+
+
+class PublishInDoubt(BusError):
+    """The ordered event was handed to the bus, and whether it has its place was not learnt in time.
+
+    Subscribers may have it or get it. Publishing it again is another event: they may get both.
+    """
 
 
 class SubscribeFailed(BusError):
