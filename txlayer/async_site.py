@@ -123,7 +123,7 @@ class AsyncSite(SiteBase):
     ) -> Outcome:
         """A whole transaction in one shot."""
         plan = self._plan(type, attributes, one_shot=True, **terms)
-        items = self._items(plan.terms.type, events)
+        items = self._items(plan.terms, events)
         plan = await asyncio.to_thread(self._placed, plan)  # finding a host may take a while
         core, answer = Transacting.begin(self._engine, plan, items)
         return raise_for(await settled(core, answer, plan.within))

@@ -76,6 +76,14 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class NotSent:
+    """The bus takes no message of this size: it will not take it later either."""
+
+    message: AnyMessage
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Publish a frame of another site again, as it came."""
 
@@ -508,6 +516,7 @@ class FollowCall:
 
 Input: TypeAlias = (
     Received
+    | NotSent
     | TimerFired
     | ScopeChosen
     | HandlerDone

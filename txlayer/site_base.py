@@ -50,7 +50,7 @@ from txlayer.runtime.wires import HOSTS, plain_topic
 from txlayer.security_levels import Secret, Signed, make_seal
 from txlayer.transacting import CALL, KEY, Plan, Transacting, check_size, declared_name, make_item
 from txlayer.transactions.constraints import check_terms
-from txlayer.transactions.event_coordinator import Limits
+from txlayer.transactions.event_coordinator import Limits, size_of, size_of_terms
 from txlayer.transactions.seat import Bounds, Patience
 
 _logger = logging.getLogger(__name__)
@@ -236,13 +236,15 @@ class SiteBase:
         topic = plain_topic(self._engine.bus, name)
         return self._engine.bus.publish(topic, item.payload, headers=dict(item.headers) or None, type=name)
 
-    def _items(self, type: str, events: Sequence[Any]) -> list[Item]:
+    def _items(self, terms: Terms, events: Sequence[Any]) -> list[Item]:
         items = []
+        size = size_of_terms(terms)
         for event in events:
             draft = event if isinstance(event, Draft) else Draft(event)
-            name = draft.type or declared_name(draft.data) or type
+            name = draft.type or declared_name(draft.data) or terms.type
             items.append(make_item(self._engine, draft.data, name, draft.attributes))
-        check_size(self._engine, len(items), sum(len(item.payload) for item in items))
+            size += size_of(items[-1], self.name)
+        check_size(self._engine, len(items), size)
         return items
 
     def _plan(
@@ -288,6 +290,7 @@ class SiteBase:
             delivery_attempts, tuple(publishers), tuple(committers),
         )  # fmt: skip
         check_terms(terms)
+        check_size(self._engine, 0, size_of_terms(terms))
         where = self._coordinator(coordinator, access)
         if predicate is not None and where != self.name:
             raise UsageError("a predicate does not travel to a hosted coordinator: use conditions, or host it yourself")

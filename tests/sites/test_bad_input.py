@@ -120,6 +120,7 @@ def test_a_committer_that_is_named_may_commit(sites: Sites, notes: Notes) -> Non
     sites.know(host, type, member)
     tx = first.transaction(type, access=Access.MULTI, coordinator=host.name, committers=[second.name]).start()
     tx.publish("first's")
+    tx._open().accepted().result(DEADLINE)
     joined = second.join_transaction(type).start()
     joined.publish("second's")
     assert joined.commit().status is Status.COMMITTED
@@ -299,6 +300,97 @@ def test_the_bus_limits_what_a_transaction_holds(notes: Notes, memory_sites: Sit
     with pytest.raises(PayloadTooLarge, match="the bus takes 20000 in one message"):
         site.send(orders, ["x" * 15000])
     assert site.send(orders, ["x" * 12000]).members == 1
+
+
+def test_headers_and_attributes_count_against_the_limit_of_the_bus(
+    notes: Notes, memory_sites: Sites, orders: str
+) -> None:
+    memory_sites.world.url += "?max_payload=20000"
+    member = memory_sites.member("a", orders, notes.handler("a"))
+    site = memory_sites.start("p")
+    memory_sites.know(site, orders, member)
+    much = {"much": "y" * 30000}
+    with pytest.raises(PayloadTooLarge, match="the bus takes 20000"):
+        site.send(orders, ["x"] * 2000)
+    with pytest.raises(PayloadTooLarge, match="attributes counted in"):
+        site.send(orders, ["x"], much)
+    with pytest.raises(PayloadTooLarge, match="attributes counted in"):
+        site.transaction(orders, much)
+    with site.transaction(orders) as tx:
+        tx.publish("small")
+        with pytest.raises(PayloadTooLarge, match="the bus takes 20000"):
+            tx.publish("x", attributes=much)
+    assert notes.of("a") == ["small"]
+    assert site.send(orders, ["x"] * 200).members == 1, "what fits goes through"
+
+
+def test_a_message_that_the_bus_does_not_take_fails_its_transaction(
+    publisher: Site, memory_sites: Sites, orders: str, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = memory_sites.start("host", hosts=True)
+    eventually(lambda: host.name in publisher._engine.hosts(), "the publisher knows the host")
+    _take_at_most(publisher, 3000, monkeypatch)
+    much = {"much": "y" * 5000}
+    with pytest.raises(TransactionAborted, match="3000 is the most"):
+        publisher.send(orders, ["x"], much)
+    with pytest.raises(TransactionAborted, match="3000 is the most"), publisher.transaction(orders, much) as tx:
+        tx.publish("x")
+    with pytest.raises(TransactionAborted, match="3000 is the most"), publisher.transaction(orders) as tx:
+        tx.publish("x", attributes=much)
+    for coordinator in (host.name, "hosted"):
+        with pytest.raises(TransactionRefused, match="3000 is the most"):
+            publisher.send(orders, ["x"], much, coordinator=coordinator)
+    with (
+        pytest.raises(TransactionAborted, match="3000 is the most"),
+        publisher.transaction(orders, coordinator=host.name) as tx,
+    ):
+        tx.publish("x", attributes=much)
+    publisher.send(orders, ["small"])
+    assert notes.of("a") == ["small"]
+
+
+def _take_at_most(site: Site, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = site.bus.publish
+
+    def narrow(topic: str, payload: bytes, **options: Any) -> Any:
+        if len(payload) > most:
+            raise PayloadTooLarge(f"{len(payload)} bytes: {most} is the most")
+        return publish(topic, payload, **options)
+
+    monkeypatch.setattr(site.bus, "publish", narrow)
+
+
+def test_a_reason_of_any_length_is_a_vote(memory_sites: Sites, orders: str) -> None:
+    memory_sites.world.url += "?max_payload=20000"
+
+    def refuse(tx: MemberTransaction, event: Event) -> None:
+        raise ValueError("no " * 20000)
+
+    member = memory_sites.member("a", orders, refuse)
+    site = memory_sites.start("p")
+    memory_sites.know(site, orders, member)
+    with pytest.raises(TransactionAborted, match=r"ValueError: no no .*\.\.\."):
+        site.send(orders, ["x"])
+    with pytest.raises(RuntimeError), site.transaction(orders) as tx:
+        raise RuntimeError("no " * 20000)
+    assert tx.outcome is not None
+    assert tx.outcome.status is Status.ABORTED
+
+
+def test_a_member_whose_answer_is_too_large_does_not_take_part(memory_sites: Sites, orders: str) -> None:
+    memory_sites.world.url += "?max_payload=20000"
+
+    class Boaster(Participant):
+        def on_join(self, tx: MemberTransaction) -> Any:
+            return Scope.DISTRIBUTED, {"much": "y" * 30000}
+
+    member = memory_sites.member("a", orders, Boaster)
+    heard: list[str] = []
+    member.on_surface(lambda surface: heard.append(surface.detail))
+    site = memory_sites.start("p")
+    memory_sites.know(site, orders, member)
+    assert site.send(orders, ["x"]).members == 0
+    eventually(lambda: any("bytes of attributes" in detail for detail in heard), "the operator hears why")
 
 
 def test_many_events_are_held_back_until_the_coordinator_has_them(sites: Sites, notes: Notes) -> None:

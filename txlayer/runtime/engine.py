@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -66,6 +66,8 @@ _T = TypeVar("_T")
 _SWEEP_SECONDS = 1.0
 _FRAME_ROOM = 4096
 """Bytes that a message needs beside its events."""
+_MEMBER_ROOM = 40
+"""Bytes that a member takes on the list that is sent to all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +173,10 @@ class Engine:
         room = max(1024, int(0.9 * largest) - _FRAME_ROOM) if largest is not None else limits.bytes
         self.limits = Limits(limits.events, min(limits.bytes, room), limits.ahead)
         keyring = Keyring(header.secret)
+        most = min(settings.bounds.members, self.limits.bytes // _MEMBER_ROOM)
         seat = Seat(
-            settings.name, header.incarnation, header.life, keyring, settings.patience, settings.bounds, self.limits,
-            settings.finishers,
+            settings.name, header.incarnation, header.life, keyring, settings.patience,
+            replace(settings.bounds, members=most), self.limits, settings.finishers,
         )  # fmt: skip
         self.identity = Identity(header.incarnation, header.life)
         self.participant = Participant(seat)

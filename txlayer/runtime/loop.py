@@ -31,6 +31,7 @@ from txlayer.effects import (
     Input,
     MarkersFound,
     Notify,
+    NotSent,
     Opened,
     PublishPlain,
     Received,
@@ -44,7 +45,7 @@ from txlayer.effects import (
     TimerFired,
     TimerKey,
 )
-from txlayer.errors import DecodeError, NameTaken, TxLayerError
+from txlayer.errors import DecodeError, NameTaken, PayloadTooLarge, TxLayerError
 from txlayer.logs.record_log import RecordLog
 from txlayer.messages import TxId
 from txlayer.records import Heuristic
@@ -295,14 +296,13 @@ class Loop:
             case Send():
                 self._send(effect)
             case Broadcast():
-                self.wires.publish(self.wires.control(effect.type), self._seal.close(effect.message))
+                self._publish(self.wires.control(effect.type), effect.message)
             case AskScope() | Notify():
                 self.workshop.take(effect)
             case _ if isinstance(effect, WORK):
                 self.workshop.take(effect)
             case Answer():
-                relay = self._seal.close(m.Relay(effect.tx, effect.frame))
-                self.wires.publish(self.wires.control(effect.type), relay)
+                self._publish(self.wires.control(effect.type), m.Relay(effect.tx, effect.frame))
             case PublishPlain():
                 self.wires.publish_plain(effect.tx, effect.event)
             case Opened():
@@ -328,4 +328,11 @@ class Loop:
         if effect.site == self.wires.site:
             self._local.append(Received(effect.message))
         else:
-            self.wires.publish(self.wires.inbox(effect.site), self._seal.close(effect.message))
+            self._publish(self.wires.inbox(effect.site), effect.message)
+
+    def _publish(self, topic: str, message: m.AnyMessage) -> None:
+        try:
+            self.wires.publish(topic, self._seal.close(message))
+        except PayloadTooLarge as exc:
+            _logger.error("%s: %s is not sent: %s", self.wires.site, type(message).__name__, exc)
+            self._local.append(NotSent(message, str(exc)))

@@ -40,6 +40,7 @@ from txlayer.transactions.chain import Chain
 from txlayer.transactions.constraints import check_terms
 from txlayer.transactions.coordinated import Phase
 from txlayer.transactions.creations import Creations
+from txlayer.transactions.event_coordinator import size_of, size_of_terms
 from txlayer.transactions.forgotten import Forgotten
 from txlayer.transactions.seat import Seat
 from txlayer.transactions.tx_coordinator import TxCoordinator
@@ -120,7 +121,7 @@ class CoordinatorDesk:
             check_terms(create.terms)
         except UsageError as exc:
             return str(exc)
-        size = sum(len(item.payload) for item in create.items)
+        size = size_of_terms(create.terms) + sum(size_of(item, create.publisher) for item in create.items)
         if len(create.items) > self.seat.limits.events or size > self.seat.limits.bytes:
             return f"over {self.seat.limits.events} events or {self.seat.limits.bytes} bytes: raise limits"
         return ""
@@ -172,6 +173,10 @@ class CoordinatorDesk:
     def on_timer(self, tx: TxId, name: str) -> list[Batch]:
         """A timer of one transaction."""
         return self._step(tx, lambda coordinator: coordinator.on_timer(name, self._low()))
+
+    def on_not_sent(self, tx: TxId, reason: str) -> list[Batch]:
+        """A message of this coordinator is too large for the bus."""
+        return self._step(tx, lambda coordinator: coordinator.on_not_sent(reason))
 
     def on_settled(self, settled: Settled) -> list[Batch]:
         """The register has spoken about one of this site's transactions."""

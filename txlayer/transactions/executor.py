@@ -44,7 +44,7 @@ from txlayer.messages import Hashes, Terms, TxId
 from txlayer.records import Intent, MemberDecided, VotedNo
 from txlayer.tokens import reveals
 from txlayer.transactions.compensation import Compensation
-from txlayer.transactions.seat import Seat
+from txlayer.transactions.seat import Seat, brief
 from txlayer.transactions.sequence import Sequence
 
 
@@ -237,7 +237,7 @@ class Executor:
 
     def _refuse(self, reason: str) -> list[Effect]:
         self.state = State.REFUSED
-        self.reason = reason
+        self.reason = reason = brief(reason)
         self.recorded = True
         record = VotedNo(self.tx, self.terms.type, reason, self.delegated)
         undo = [FinishUnit(self.tx, False)] if self.started else []

@@ -25,6 +25,7 @@ from txlayer.effects import (
     JoinCall,
     LeaveCall,
     MarkersFound,
+    NotSent,
     PresenceChanged,
     PublishCall,
     Received,
@@ -97,6 +98,8 @@ class Participant:
         match event:
             case Received():
                 return self._on_received(event.message, event.frame)
+            case NotSent():
+                return self._on_not_sent(event)
             case TimerFired():
                 return self._on_timer(event)
             case ScopeChosen():
@@ -132,6 +135,15 @@ class Participant:
         if isinstance(message, _TO_PUBLISHER):
             return self._to_publisher(message)
         return batches + self.subscriber.on_message(message, frame)
+
+    def _on_not_sent(self, failed: NotSent) -> list[Batch]:
+        """Said again it would be as large: whose transaction it is ends it, and the caller hears why."""
+        message, tx = failed.message, getattr(failed.message, "tx", None)
+        if isinstance(message, m.Create | m.Submit):
+            call = message.key if isinstance(message, m.Create) else self.by_tx.get(message.tx, "")
+            publisher = self.publishers.get(call)
+            return self._publish(publisher, publisher.on_not_sent(failed.reason)) if publisher is not None else []
+        return self.coordinator.on_not_sent(tx, failed.reason) if tx is not None else []
 
     def _on_finish_asked(self, question: m.InDoubt) -> list[Batch]:
         gone = question.tx.coordinator not in self.coordinator.present

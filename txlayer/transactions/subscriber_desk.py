@@ -34,6 +34,7 @@ from txlayer.effects import AskScope as AskScopeEffect
 from txlayer.errors import UsageError
 from txlayer.messages import AnyMessage, ChainKind, Hashes, Scope, Terms, TxId, TxType
 from txlayer.records import Cursor, Intent, LocalIntent, MemberDecided, PeerMark, VotedNo
+from txlayer.transactions.event_coordinator import check_answer
 from txlayer.transactions.executor import Executor, State
 from txlayer.transactions.local_executor import Listener, LocalExecutor
 from txlayer.transactions.marks import Marks, Peer
@@ -121,6 +122,7 @@ class SubscriberDesk:
         role: Role = ("m", choice.tx)
         try:
             scope = granted(choice.scope, census.terms.tx_type, census.terms.limit)
+            check_answer(choice.attributes, self.seat.limits)
         except UsageError as exc:
             return [(role, [Surface("usage error", choice.tx, str(exc)), *self._decline(census)])]
         if scope is Scope.DISTRIBUTED:
