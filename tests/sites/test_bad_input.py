@@ -40,6 +40,7 @@ from txlayer.errors import (
 )
 from txlayer.logs.memory import MemoryDisk
 from txlayer.resources.memory import MemoryResource
+from txlayer.runtime.pool import Job
 
 
 @pytest.fixture
@@ -494,6 +495,46 @@ def test_threads_that_hang_are_counted_and_capped(memory_sites: Sites, orders: s
     eventually(lambda: pool.stuck == 0)
     hanging.where = ""
     assert site.send(orders, ["y"]).members == 1
+
+
+def test_handlers_that_wait_for_a_thread_are_refused_when_all_hang(
+    memory_sites: Sites, orders: str, hanging: type[Hanging]
+) -> None:
+    hanging.where = "on_event"
+    threads = Threads(handlers=1, finishers=1, spare=0)
+    member = memory_sites.member("a", orders, hanging, resources=[STORE], handler_within=0.5, threads=threads)
+    site = memory_sites.start("p")
+    memory_sites.know(site, orders, member)
+    open = [site.transaction(orders).start() for _ in range(3)]
+    for tx in open:
+        tx.publish("x")
+    reasons = []
+    for tx in open:
+        with pytest.raises(TransactionAborted) as caught:
+            tx.commit()
+        reasons.append(str(caught.value))
+    assert sum("did not return" in reason for reason in reasons) == 1
+    assert sum("all 1 threads for handlers hang" in reason for reason in reasons) == 2
+    assert member._engine.ask(member._engine.workshop.idle)
+
+
+def test_votes_that_are_missing_abort_though_no_thread_is_left_to_ask_for_patience(
+    memory_sites: Sites, orders: str, hanging: type[Hanging]
+) -> None:
+    hanging.where = "on_prepare"
+    member = memory_sites.member("a", orders, hanging, resources=[STORE], handler_within=DEADLINE)
+    other = memory_sites.member("b", orders, lambda tx, event: None)
+    site = memory_sites.start("p", threads=Threads(handlers=1, finishers=1, spare=0))
+    memory_sites.know(site, orders, member, other)
+    stuck = Job(lambda: hanging.over.wait(DEADLINE), lambda job: None)
+    assert site._engine.workshop.handlers.submit(stuck)
+    eventually(lambda: stuck.started is not None)
+    assert site._engine.workshop.handlers.give_up(stuck)
+    with (
+        pytest.raises(TransactionAborted, match="votes are missing"),
+        site.transaction(orders, vote_within=0.1, on_votes_missing=lambda tx: 60.0) as tx,
+    ):
+        tx.publish("x")
 
 
 def test_handlers_that_wait_for_each_other_do_not_starve_the_commit(memory_sites: Sites, orders: str) -> None:

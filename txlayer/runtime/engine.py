@@ -473,10 +473,11 @@ class Engine:
 
     def _on_votes_missing(self, surface: Surface) -> None:
         patience = self.on_votes_missing.get(surface.detail)
+        abort = AbortCall(surface.detail, "votes are missing")
         if patience is None:
-            self.loop.post(AbortCall(surface.detail, "votes are missing"))
+            self.loop.post(abort)
         else:
-            self._run(partial(self._ask_patience, patience, surface))
+            self._run(partial(self._ask_patience, patience, surface), otherwise=partial(self.loop.post, abort))
 
     def _ask_patience(self, patience: Callable[[TxId | None], float | None], surface: Surface) -> None:
         seconds = 0.0
@@ -486,8 +487,8 @@ class Engine:
             longer = WaitLonger(surface.detail, seconds)
             self.loop.post(longer if seconds > 0 else AbortCall(surface.detail, "votes are missing"))
 
-    def _run(self, act: Callable[[], object]) -> None:
-        """Application code that belongs to no transaction here: on a thread for handlers."""
+    def _run(self, act: Callable[[], object], otherwise: Callable[[], object] = lambda: None) -> None:
+        """Application code that belongs to no transaction here: on a thread for handlers, if not all of them hang."""
 
         def run() -> None:
             try:
@@ -495,7 +496,15 @@ class Engine:
             except Exception:
                 _logger.exception("site %s: a callback failed", self.settings.name)
 
-        self.workshop.handlers.submit(Job(run, lambda job: None))
+        def done(job: Job) -> None:
+            if job.refused:
+                _logger.error("site %s: a callback is not called, all threads for handlers hang", self.settings.name)
+                otherwise()
+
+        job = Job(run, done)
+        if not self.workshop.handlers.submit(job):
+            job.refused = True
+            done(job)
 
     def _on_stopped(self, error: Exception) -> None:
         threading.Thread(target=self._leave, args=(error,), name="txlayer-leave", daemon=True).start()
