@@ -292,6 +292,8 @@ class SiteBase:
         check_terms(terms)
         check_size(self._engine, 0, size_of_terms(terms))
         where = self._coordinator(coordinator, access)
+        if key and where == HOSTED:
+            raise UsageError("a key is known to one coordinator, and hosts come and go: name it, coordinator='...'")
         if predicate is not None and where != self.name:
             raise UsageError("a predicate does not travel to a hosted coordinator: use conditions, or host it yourself")
         asked = _harmless(predicate) if predicate is not None else None

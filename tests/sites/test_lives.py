@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import DEADLINE, eventually
 from tests.contract.conftest import BusWorld
 from tests.sites.conftest import Notes, Sites
-from txlayer import Event, Limit, MemberTransaction, Secret, Signed, Site, Status, only
+from txlayer import Access, Bounds, Event, Limit, MemberTransaction, Secret, Signed, Site, Status, only
 from txlayer.errors import (
     Closed,
     LogForeign,
@@ -405,6 +405,52 @@ def test_a_key_is_known_to_the_coordinator_that_had_it(memory_sites: Sites, note
     assert publisher.outcome(key="order 7", coordinator="self").status is Status.ABORTED
     with pytest.raises(UsageError, match="name it"):
         publisher.outcome(key="order 7", coordinator="hosted")
+
+
+def test_a_key_whose_outcome_is_forgotten_makes_no_second_transaction(memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("orders")
+    member = memory_sites.member("a", type, notes.handler("a"))
+    publisher = memory_sites.start("p", bounds=Bounds(unconfirmed=2))
+    memory_sites.know(publisher, type, member)
+    first = publisher.send(type, [0], key="order 0")
+    for number in range(1, 6):
+        publisher.send(type, [number], key=f"order {number}")
+
+    def finished() -> bool:
+        return publisher.outcome(key="order 0").status is Status.FINISHED
+
+    eventually(finished, "its outcome is forgotten once all members have acknowledged")
+    with pytest.raises(OutcomeUnknown, match="finished") as caught:
+        publisher.send(type, [0], key="order 0")
+    assert caught.value.tx == first.tx
+    assert notes.of("a") == [*range(6)]
+
+
+def test_a_key_whose_transaction_aborted_may_be_used_again(memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("orders")
+    willing: list[bool] = []
+
+    def handle(tx: MemberTransaction, event: Event) -> None:
+        if not willing:
+            raise ValueError("not yet")
+
+    member = memory_sites.member("a", type, handle)
+    publisher = memory_sites.start("p")
+    memory_sites.know(publisher, type, member)
+    with pytest.raises(TransactionAborted, match="not yet"):
+        publisher.send(type, ["x"], key="order 7")
+    willing.append(True)
+    assert publisher.send(type, ["x"], key="order 7").members == 1
+
+
+def test_a_key_goes_to_a_coordinator_by_name(memory_sites: Sites) -> None:
+    type = memory_sites.name("orders")
+    publisher = memory_sites.start("p")
+    for terms in ({"coordinator": "hosted"}, {"access": Access.MULTI}):
+        with pytest.raises(UsageError, match="name it, coordinator="):
+            publisher.transaction(type, key="order 7", **terms)
+    with pytest.raises(UsageError, match="name it, coordinator="):
+        publisher.send(type, ["x"], key="order 7", coordinator="hosted")
 
 
 def test_a_key_is_remembered_after_a_restart(sites: Sites, notes: Notes) -> None:

@@ -88,7 +88,7 @@ class CoordinatorDesk:
             return self._step(known, lambda tx: tx.on_create_again(create))
         if not current:
             return self._reply(create.publisher, m.Hello(create.key, self.seat.site, self.seat.life))
-        if self.creations.ended(create):
+        if self.creations.ended(create) or self.forgotten.committed(create.key):
             return self._reply(create.publisher, self._of_forgotten_key(create.key, create.asked))
         refusal = self.creations.over_limit(create)
         if refusal:
@@ -226,9 +226,10 @@ class CoordinatorDesk:
 
     def _of_forgotten_key(self, key: str, asked: Asked) -> Outcome:
         """Of a forgotten commit that it is finished; of what never was that it aborted, as long as that is certain."""
-        number = self.forgotten.keys.get(key)
-        if number is not None:
-            return Outcome(self.seat.tx(number), key, Status.FINISHED, reason="finished and forgotten", answers=asked)
+        known = self.forgotten.keys.get(key)
+        if known is not None:
+            tx = self.seat.tx(known[0])
+            return Outcome(tx, key, Status.FINISHED, reason="finished and forgotten", answers=asked)
         status, reason = Status.ABORTED, "nothing is known under this key"
         if self.forgotten.keys_lost:
             status, reason = Status.UNKNOWN, f"{reason}: it did not commit, or that is forgotten"
@@ -296,7 +297,8 @@ class CoordinatorDesk:
         """Of a commit that ends: that it was one, in the log before its record is dropped."""
         if coordinator.phase is not Phase.ENDED or not coordinator.took_effect():
             return []
-        return [Append("x", self.forgotten.add(coordinator.tx.number, coordinator.key))]
+        committed = coordinator.outcome is not None and coordinator.outcome.status is Status.COMMITTED
+        return [Append("x", self.forgotten.add(coordinator.tx.number, coordinator.key, committed))]
 
     def _after(self, coordinator: TxCoordinator) -> list[Batch]:
         if coordinator.phase is Phase.ENDED:
