@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,10 +43,11 @@ class PlainEvents:
             if new:
                 subscription.add(*new)
 
-    def close(self) -> None:
-        """Receive nothing any more."""
+    def close(self, timeout: float) -> None:
+        """Receive nothing any more. Handlers that run have `timeout` seconds, all together."""
+        deadline = time.monotonic() + timeout
         for _, subscription in self.running:
-            subscription.close()
+            subscription.close(max(0.0, deadline - time.monotonic()))
 
     def _topics(self, subscriber: Subscriber) -> list[str]:
         return [plain_topic(self.bus, name) for name in self.application.types.descendants(subscriber.type)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -202,9 +203,10 @@ class SiteBase:
                     self._plain.listen(subscriber)
 
     def _close(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
         if self._plain is not None and not self._engine.closed:
-            self._plain.close()
-        self._engine.close(timeout)
+            self._plain.close(timeout / 2)  # listeners that hang leave the rest to transactions
+        self._engine.close(max(0.0, deadline - time.monotonic()))
 
     # Event types
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -372,6 +373,28 @@ def test_close_is_bounded_and_says_unknown_to_those_who_wait(memory_sites: Sites
     thread.join(DEADLINE)
     leave.set()
     assert len(errors) == 1
+
+
+def test_listeners_that_hang_share_the_deadline_of_close(sites: Sites) -> None:
+    type = sites.name("news")
+    over = threading.Event()
+    begun: list[int] = []
+
+    def hang(event: Event) -> None:
+        begun.append(1)
+        over.wait(4 * DEADLINE)
+
+    site = sites.make("a")
+    for _ in range(8):
+        site.listener(type)(hang)
+    site.start()
+    site.publish(type, "x").wait(DEADLINE)
+    eventually(lambda: len(begun) == 8)
+    started = time.monotonic()
+    site.close(timeout=0.5)
+    took = time.monotonic() - started
+    over.set()
+    assert took < DEADLINE, "each of them would have had five seconds"
 
 
 # Keys and outcomes

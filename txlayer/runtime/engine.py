@@ -276,6 +276,7 @@ class Engine:
         return undecided, any(one.unacknowledged for one in coordinated)
 
     def _take_apart(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
         self.loop.stop(timeout)
         if self.durable and self.loop.error is None:
             self.wires.remember(self.log.head())
@@ -290,11 +291,11 @@ class Engine:
         if self.loop.registrar is not None:
             self.loop.registrar.close()
         self.log.close()
-        self._close_bus()
+        self._close_bus(max(1.0, deadline - time.monotonic()))
 
-    def _close_bus(self) -> None:
+    def _close_bus(self, timeout: float = 5.0) -> None:
         if self.owns_bus:
-            self.bus.close()
+            self.bus.close(timeout)
 
     # From any thread
 
