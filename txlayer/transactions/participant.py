@@ -238,6 +238,14 @@ class Participant:
         if not calls and isinstance(message, m.Outcome) and tx in self.confirmed:
             assert tx is not None
             return [(("p", tx), [Send(tx.coordinator, m.Confirm(tx, self.seat.site))])]
+        if (
+            not calls
+            and isinstance(message, m.Created)
+            and message.answers[:2] == (self.seat.incarnation, self.seat.life)
+        ):
+            # Its caller gave up before it was open.
+            gone = m.Abort(message.tx, self.seat.site, "its publisher gave up waiting for the coordinator")
+            return [(("p", message.tx), [Send(message.tx.coordinator, gone)])]
         for call in calls:
             publisher = self.publishers[call]
             if said_by(message) != publisher.coordinator:
