@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +24,15 @@ from txlayer.errors import (
     LogRolledBack,
     NameTaken,
     OutcomeUnknown,
+    SubscribeFailed,
     TransactionAborted,
     UsageError,
 )
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.register import MemoryRegister
 from txlayer.resources.memory import MemoryResource
+from txlayer.resources.sqlite import SqliteResource
+from txlayer.runtime.wires import Wires
 
 
 def put(store: MemoryResource) -> Any:
@@ -395,6 +399,44 @@ def test_listeners_that_hang_share_the_deadline_of_close(sites: Sites) -> None:
     took = time.monotonic() - started
     over.set()
     assert took < DEADLINE, "each of them would have had five seconds"
+
+
+def test_a_site_whose_name_was_taken_starts_later_with_its_resources(memory_sites: Sites, tmp_path: Path) -> None:
+    type = memory_sites.name("orders")
+    other = memory_sites.start("a")
+    store = SqliteResource(tmp_path / "store.db")
+    site = memory_sites.make("a")
+
+    def put(tx: MemberTransaction, event: Event) -> None:
+        tx[store].execute("CREATE TABLE done (what TEXT)")
+
+    site.subscribe(type, put, resources=[store])
+    with pytest.raises(NameTaken):
+        site.start()
+    other.close()
+    site.start()
+    memory_sites.know(site, type, site)
+    assert site.send(type, ["x"]).members == 1
+
+
+def test_a_site_that_could_not_listen_starts_later_with_its_resources(
+    memory_sites: Sites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type = memory_sites.name("orders")
+    store = SqliteResource(tmp_path / "store.db")
+    site = memory_sites.make("a")
+    site.subscribe(type, lambda tx, event: tx[store].execute("CREATE TABLE done (what TEXT)"), resources=[store])
+
+    def refused(*_: Any) -> None:
+        raise SubscribeFailed("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Wires, "listen", refused)
+        with pytest.raises(SubscribeFailed):
+            site.start()
+    site.start()
+    memory_sites.know(site, type, site)
+    assert site.send(type, ["x"]).members == 1
 
 
 # Keys and outcomes

@@ -208,16 +208,14 @@ class Engine:
         self.operations = Operations.of(self.loop)
         self.loop.on_operate = self._on_operate
         self.application.give_up = self.loop.post
-        resources = self.application.resources()
-        self.resources = ResourceGroup(resources) if resources else None
-        if self.resources is not None:
-            self.resources.open(settings.name, header.incarnation, keyring.member)
         self.recovery = Recovery(self)
         self.open_transactions = directory.OpenTransactions(self.bus, self.participant.coordinator)
 
     def _connect(self) -> None:
         self._types_watch = directory.watch_types(self.bus, self._on_type)
         self.wires.enter(self.identity, self._info())
+        self.resources = None
+        self._open_resources(known=())  # while another holds the name, they are its own
         if self.settings.hosts:
             directory.forget_former(self.bus, self.settings.name)
         self.wires.listen(self._types(), self.durable, self.identity, self._on_delivery, self._on_presence)
