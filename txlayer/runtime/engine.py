@@ -26,7 +26,7 @@ from txlayer.effects import (
     Surface,
     WaitLonger,
 )
-from txlayer.errors import Closed, TxLayerError, UsageError
+from txlayer.errors import Closed, SiteStalled, TxLayerError, UsageError
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.port import Disk
 from txlayer.logs.record_log import Identity as LogIdentity
@@ -253,8 +253,8 @@ class Engine:
         pause = threading.Event()
         while self.loop.error is None and time.monotonic() < deadline:
             try:
-                undecided, unacknowledged = self.ask(self._busy)
-            except (TxLayerError, TimeoutError):
+                undecided, unacknowledged = self.ask(self._busy, max(0.01, deadline - time.monotonic()))
+            except TxLayerError:
                 return
             if not undecided and (not unacknowledged or time.monotonic() > patient):
                 return
@@ -316,7 +316,7 @@ class Engine:
         self.loop.post(event if self._telemetry is None else self._telemetry.call(event))
 
     def ask(self, question: Callable[[], _T], timeout: float = 10.0) -> _T:
-        """Run a function on the runtime thread and return what it returns."""
+        """Run a function on the runtime thread and return what it returns; `SiteStalled` if that takes too long."""
         answer: Future[_T] = Future()
 
         def run() -> None:
@@ -326,7 +326,12 @@ class Engine:
                 answer.set_exception(exc)
 
         self.loop.post(run)
-        return answer.result(timeout)
+        try:
+            return answer.result(timeout)
+        except TimeoutError:
+            if answer.done():  # the question's own
+                raise
+            raise SiteStalled(f"site {self.settings.name!r} did not answer within {timeout} s") from None
 
     def takes_work(self, tx: TxId, resource: Resource) -> Membership | None:
         """On the runtime thread: the member that this site is, with this resource. From now on it has work to undo."""
