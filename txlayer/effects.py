@@ -504,6 +504,13 @@ class LeaveCall:
 
 
 @dataclass(frozen=True, slots=True)
+class UnfollowCall:
+    """The application does not read these types any more, in no chain."""
+
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FollowCall:
     """This site reads a chain of a coordinator, from now on. Repeated after a snapshot was loaded: `anew`."""
 
@@ -541,4 +548,5 @@ Input: TypeAlias = (
     | ConfirmCall
     | LeaveCall
     | FollowCall
+    | UnfollowCall
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,13 @@ class PlainEvents:
         topics = self._topics(subscriber)
         subscription = self.bus.subscribe(topics, lambda delivery: self._handle(subscriber, participant, delivery))
         self.running.append((subscriber, subscription))
+
+    def forget(self, gone: Sequence[Subscriber]) -> None:
+        """Receive nothing more for these subscribers."""
+        for subscriber, subscription in list(self.running):
+            if any(subscriber is one for one in gone):
+                self.running.remove((subscriber, subscription))
+                subscription.close()
 
     def on_types(self) -> None:
         """New children of a type may have been advertised."""

@@ -156,6 +156,20 @@ class SiteBase:
         """The same as `subscriber`, as a call."""
         self.subscriber(type, **options)(handler)
 
+    def unsubscribe(self, type: str | type) -> None:
+        """Take back every `subscriber`, `listener` and `enlist` of this type: no part in new transactions of it.
+
+        Running ones are finished. Coordinators keep nothing more for a follower or durable local member that it was;
+        subscribed again, it starts with what is published then.
+        """
+        name = self._type_name(type)
+        if self._engine.started:
+            self._engine.check()
+        gone = self._engine.unsubscribe(name)
+        self._enlisted.discard(name)
+        if self._plain is not None:
+            self._plain.forget(gone)
+
     def enlist(self, type: str | type, resources: Sequence[Resource]) -> None:
         """Transactions of this type that this site begins work on these resources: `tx[resource]` in the `with` block.
 

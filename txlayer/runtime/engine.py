@@ -24,6 +24,7 @@ from txlayer.effects import (
     Input,
     PresenceChanged,
     Surface,
+    UnfollowCall,
     WaitLonger,
 )
 from txlayer.errors import Closed, SiteStalled, TxLayerError, UsageError
@@ -118,6 +119,7 @@ class Engine:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._since: dict[TxId, float] = {}
+        self._leaving: set[str] = set()
         self._born = time.monotonic()
 
     # Life
@@ -207,6 +209,7 @@ class Engine:
         self.loop.on_stopped = self._on_stopped
         self.operations = Operations.of(self.loop)
         self.loop.on_operate = self._on_operate
+        self.loop.ignores = self._ignores
         self.application.give_up = self.loop.post
         self.recovery = Recovery(self)
         self.open_transactions = directory.OpenTransactions(self.bus, self.participant.coordinator)
@@ -369,6 +372,48 @@ class Engine:
                 self._listen_to(before)
                 self.loop.post(self.workshop.on_subscriber)
 
+    def unsubscribe(self, event_type: str) -> list[Subscriber]:
+        """No subscriber of the type takes part in anything new; those who did until now."""
+        with self._lock:
+            gone = [s for s in self.application.active() if s.type == event_type]
+            if not gone:
+                raise UsageError(f"nobody here subscribes to {event_type!r}")
+            before, read = set(self._types()), self._read_types()
+            if not self.started:
+                kept = [s for s in self.application.subscribers if not any(s is one for one in gone)]
+                self.application.subscribers[:] = kept
+                return gone
+            self.application.retired += gone
+            left = before - set(self._types())
+            self._leaving |= left
+            assert self.wires.presence is not None
+            self.wires.presence.update(self._info())
+        self.loop.post(UnfollowCall(tuple(sorted(left | (read - self._read_types())))))
+        return gone
+
+    def _ignores(self, census: Census) -> bool:
+        """Of a type that this site has unsubscribed from: nobody counts on its answer."""
+        if not self.application.retired or census.terms.type in self._types():
+            return False
+        subscriber = self.participant.subscriber
+        return subscriber._member(census.tx) is None and census.tx not in subscriber.asked
+
+    def _leave_types(self) -> None:
+        """Stop listening to what was unsubscribed, once nothing of it runs here."""
+        roles = [one for of in self.participant.subscriber.members.values() for one in of.values()]
+        running = {member.type for member in self.members.known.values()}
+        running |= {one.terms.type for one in roles if isinstance(one, Executor)}
+        idle = sorted(self._leaving - running)
+        if idle:
+            self._leaving -= set(idle)
+            self.workshop.finishers.submit(Job(partial(self._leave_now, idle), lambda job: None))
+
+    def _leave_now(self, types: list[str]) -> None:
+        with self._lock:
+            now = set(self._types())
+            if not self.closed:
+                self.wires.remove_types([name for name in types if name not in now])
+
     def _open_resources(self, known: Sequence[Resource]) -> None:
         resources = self.application.resources()
         if len(resources) > len(known):
@@ -415,7 +460,7 @@ class Engine:
     # What a site is
 
     def _types(self) -> list[str]:
-        names = dict.fromkeys(s.type for s in self.application.subscribers)
+        names = dict.fromkeys(s.type for s in self.application.active())
         return sorted({below for name in names for below in self.application.types.descendants(name)})
 
     def _info(self) -> dict[str, str]:
@@ -453,10 +498,13 @@ class Engine:
     def _follow(self, view: SiteView) -> None:
         """Sites that follow, or are durable local members, read every coordinator that they hear of."""
         for kind, wanted in ((ChainKind.COMMITS, _follows), (ChainKind.CALLS, _reads_calls)):
-            names = [s.type for s in self.application.subscribers if wanted(s)]
-            types = sorted({below for name in names for below in self.application.types.descendants(name)})
+            types = sorted(self._read_types(wanted))
             if types and view.standing is Standing.ALIVE:
                 self.loop.post(FollowCall(view.name, view.identity.incarnation, kind, tuple(types)))
+
+    def _read_types(self, wanted: Callable[[Subscriber], bool] = lambda s: _follows(s) or _reads_calls(s)) -> set[str]:
+        names = [s.type for s in self.application.active() if wanted(s)]
+        return {below for name in names for below in self.application.types.descendants(name)}
 
     # On the runtime thread
 
@@ -534,6 +582,8 @@ class Engine:
             del self._since[tx]
         for tx in [tx for tx in self.open_transactions.announced if tx not in desk.transactions]:
             self.open_transactions.withdraw(tx)
+        if self._leaving:
+            self._leave_types()
         if self.durable:
             self.wires.remember(self.log.head())
         self.loop.later(_SWEEP_SECONDS, self._sweep)

@@ -90,6 +90,7 @@ class Loop:
         self.on_effect: Callable[[Effect], None] | None = None
         self.on_operate: Callable[[m.Operate], None] = lambda _: None
         self.on_stopped: Callable[[Exception], None] = lambda _: None
+        self.ignores: Callable[[m.Census], bool] = lambda _: False
         self.refused = 0
         """Frames that were no message, or whose seal was broken."""
         self.error: Exception | None = None
@@ -228,7 +229,7 @@ class Loop:
             self.refused += 1
             _logger.warning("%s: a frame was refused: %s", delivery.topic, exc)
             return
-        if event is None:
+        if event is None or (type(event.message) is m.Census and self.ignores(event.message)):
             return
         if type(event.message) is m.Operate:
             self.on_operate(event.message)

@@ -35,18 +35,27 @@ class Application:
     payloads: Payloads
     types: EventTypes
     subscribers: list[Subscriber] = field(default_factory=list)
+    retired: list[Subscriber] = field(default_factory=list)
+    """Those among them that take part in nothing new: what they have begun they finish."""
     give_up: Callable[[MemberAborts], None] = lambda _: None
     loop: asyncio.AbstractEventLoop | None = None
+
+    def active(self) -> list[Subscriber]:
+        """Subscribers that take part in what comes."""
+        return [s for s in self.subscribers if not any(s is gone for gone in self.retired)]
 
     def matching(self, event_type: str, attributes: Mapping[str, str]) -> list[Subscriber]:
         """Subscribers of the type, or of a parent of it, whose filter lets the transaction through."""
         names = set(self.types.ancestors(event_type))
-        return [s for s in self.subscribers if s.type in names and s.filter.matches(attributes)]
+        return [s for s in self.active() if s.type in names and s.filter.matches(attributes)]
 
     def of_type(self, event_type: str) -> list[Subscriber]:
-        """All subscribers of the type: after a restart the filter has been passed long ago."""
+        """All subscribers of the type: after a restart the filter has been passed long ago. Retired ones if need be."""
         names = set(self.types.ancestors(event_type))
-        return [s for s in self.subscribers if s.type in names and s.scope is not Scope.NON_TRANSACTIONAL]
+        for subscribers in (self.active(), self.subscribers):
+            if found := [s for s in subscribers if s.type in names and s.scope is not Scope.NON_TRANSACTIONAL]:
+                return found
+        return []
 
     def resources(self) -> tuple[Resource, ...]:
         """Every resource of the site."""

@@ -112,6 +112,14 @@ class Wires:
         self.subscription.add(*(self.control(name) for name in types))
         self.presence.update(info)
 
+    def remove_types(self, types: Iterable[str]) -> None:
+        """Listen to these types no more; best effort, what still comes is ignored."""
+        assert self.subscription is not None
+        try:
+            self.subscription.remove(*(self.control(name) for name in types))
+        except TxLayerError as exc:
+            _logger.warning("%s still receives %s: %s", self.site, ", ".join(types), exc)
+
     def publish(self, topic: str, frame: bytes) -> None:
         """Hand a frame to the bus. If it does not take it, the protocol says it again; not so `PayloadTooLarge`."""
         try:

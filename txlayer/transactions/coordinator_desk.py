@@ -196,12 +196,18 @@ class CoordinatorDesk:
         else:
             self.present.pop(change.site, None)
         if change.alive and (before is None or _same_life(change, before)):
-            return []
+            return self._on_types(change, before)
         lost = before if change.alive and before is not None else change
         batches: list[Batch] = []
         for tx in list(self.transactions):
             batches += self._step(tx, lambda coordinator: coordinator.on_presence_lost(lost, change.alive))
         return batches
+
+    def _on_types(self, now: PresenceChanged, before: PresenceChanged | None) -> list[Batch]:
+        """A site that goes on may have unsubscribed from types that it had."""
+        gone = set(before.types) - set(now.types) if before is not None else set()
+        waiting = [tx for tx, one in self.transactions.items() if gone and one.terms.type in gone]
+        return [batch for tx in waiting for batch in self._step(tx, lambda one: one.on_unsubscribed(now.site))]
 
     def _on_publisher(self, message: m.Submit | m.CommitRequest | m.Abort) -> list[Batch]:
         coordinator = self.transactions.get(message.tx)

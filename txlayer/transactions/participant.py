@@ -35,6 +35,7 @@ from txlayer.effects import (
     Send,
     Settled,
     TimerFired,
+    UnfollowCall,
     WaitLonger,
 )
 from txlayer.messages import AnyMessage, ChainKind, TxId
@@ -115,6 +116,8 @@ class Participant:
                 return self.subscriber.on_markers(event)
             case FollowCall():
                 return self.subscriber.on_follow(event)
+            case UnfollowCall():
+                return self.subscriber.on_unfollow(event)
             case BeginCall():
                 return self._on_begin(event)
             case LeaveCall():

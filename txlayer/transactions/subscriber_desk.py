@@ -24,6 +24,7 @@ from txlayer.effects import (
     Send,
     SetTimer,
     Surface,
+    UnfollowCall,
     UnitCommitted,
     UnitFinished,
     UnitInspected,
@@ -273,7 +274,7 @@ class SubscriberDesk:
             for key in sorted(self.readers):
                 reader = self.readers[key]
                 if reader.applying == done.tx:
-                    return [(("reader", key), reader.on_applied(done))]
+                    return self._without(key, reader.on_applied(done))
         if isinstance(member, Executor):
             return [(("m", done.tx), self._executor_work(member, done)), *self._watch_marks()]
         if isinstance(member, LocalExecutor):
@@ -323,7 +324,7 @@ class SubscriberDesk:
             self.reading[event_type] = call.kind
         key = (call.coordinator, call.incarnation, call.kind.value)
         known = self.readers.get(key)
-        if known is not None and not call.anew:
+        if known is not None and known.types and not call.anew:
             if set(call.types) <= set(known.types):
                 return []
             known.types = tuple(sorted({*known.types, *call.types}))
@@ -335,6 +336,20 @@ class SubscriberDesk:
         self.readers[key] = reader = ChainReader(self.seat, call.coordinator, call.incarnation, call.kind, call.types)
         reader.registration = known.registration + 1 if known is not None else 1
         return [(("reader", key), reader.start())]
+
+    def on_unfollow(self, call: UnfollowCall) -> list[Batch]:
+        """The application does not read these types any more: coordinators need not keep them for this site."""
+        for event_type in call.types:
+            self.reading.pop(event_type, None)
+        readers = [(key, self.readers[key]) for key in sorted(self.readers)]
+        return [(("reader", key), reader.give_back(call.types)) for key, reader in readers]
+
+    def _without(self, key: tuple[str, str, str], effects: list[Effect]) -> list[Batch]:
+        """What a reader does; one that has given everything back is forgotten."""
+        forget = self.readers[key].given_back()
+        if forget:
+            del self.readers[key]
+        return [(("reader", key), [*effects, *forget])]
 
     def on_reader_timer(self, key: tuple[str, str, str], name: str) -> list[Batch]:
         """A timer of one chain."""
@@ -352,7 +367,7 @@ class SubscriberDesk:
             return []
         match message:
             case m.Followed():
-                return [(("reader", key), reader.on_followed(message))]
+                return self._without(key, reader.on_followed(message))
             case m.Commit():
                 return [(("reader", key), reader.on_commit(message))]
             case m.Stale():
