@@ -409,29 +409,37 @@ def test_many_events_are_held_back_until_the_coordinator_has_them(sites: Sites, 
 
 
 class Hanging(Participant):
-    """Hangs in one of its methods, until the test is over."""
+    """Hangs in one of its methods, until the test is over. Only that one has a short deadline."""
 
     where = ""
     over = threading.Event()
+    member: Site
 
     def __init__(self) -> None:
         self.store = STORE
 
     def on_event(self, tx: MemberTransaction, event: Event) -> None:
         tx[STORE].put("before", event.data)
-        self._hang("on_event")
+        self._hang("on_event", then="on_prepare")
         if self.where == "on_event":
             tx[STORE].put("after", event.data)
 
     def on_prepare(self, tx: MemberTransaction) -> None:
-        self._hang("on_prepare")
+        self._hang("on_prepare", then="on_commit")
 
     def on_commit(self, tx: MemberTransaction) -> None:
         self._hang("on_commit")
 
-    def _hang(self, where: str) -> None:
+    def _hang(self, where: str, then: str = "") -> None:
+        if then and self.where == then:
+            self.allow(0.2)
         if self.where == where:
             self.over.wait(DEADLINE)
+
+    @classmethod
+    def allow(cls, seconds: float) -> None:
+        """How long the methods that are called from now on may take."""
+        cls.member._engine.workshop.within = seconds
 
 
 STORE = MemoryResource()
@@ -450,9 +458,11 @@ def test_a_handler_that_never_returns_votes_no(
     memory_sites: Sites, orders: str, hanging: type[Hanging], where: str
 ) -> None:
     hanging.where = where
-    member = memory_sites.member("a", orders, hanging, resources=[STORE], handler_within=0.2)
+    member = hanging.member = memory_sites.member("a", orders, hanging, resources=[STORE])
     site = memory_sites.start("p")
     memory_sites.know(site, orders, member)
+    if where == "on_event":
+        hanging.allow(0.2)
     with pytest.raises(TransactionAborted, match=r"did not return within 0\.2 s"):
         site.send(orders, ["x"], census_within=DEADLINE)
     pool = member._engine.workshop.handlers
@@ -463,6 +473,7 @@ def test_a_handler_that_never_returns_votes_no(
     assert not STORE.prepared
     assert STORE.values == {}
     hanging.where = ""
+    hanging.allow(DEADLINE)
     assert site.send(orders, ["y"]).members == 1
 
 
@@ -470,7 +481,7 @@ def test_an_on_commit_that_never_returns_does_not_hold_up_the_rest(
     memory_sites: Sites, orders: str, hanging: type[Hanging]
 ) -> None:
     hanging.where = "on_commit"
-    member = memory_sites.member("a", orders, hanging, resources=[STORE], handler_within=0.2)
+    member = hanging.member = memory_sites.member("a", orders, hanging, resources=[STORE])
     site = memory_sites.start("p")
     memory_sites.know(site, orders, member)
     assert site.send(orders, ["x"]).members == 1
@@ -481,7 +492,9 @@ def test_an_on_commit_that_never_returns_does_not_hold_up_the_rest(
 def test_threads_that_hang_are_counted_and_capped(memory_sites: Sites, orders: str, hanging: type[Hanging]) -> None:
     hanging.where = "on_event"
     threads = Threads(handlers=2, finishers=2, spare=1)
-    member = memory_sites.member("a", orders, hanging, resources=[STORE], handler_within=0.05, threads=threads)
+    member = hanging.member = memory_sites.member(
+        "a", orders, hanging, resources=[STORE], handler_within=0.05, threads=threads
+    )
     site = memory_sites.start("p")
     memory_sites.know(site, orders, member)
     for _ in range(3):
@@ -494,6 +507,7 @@ def test_threads_that_hang_are_counted_and_capped(memory_sites: Sites, orders: s
     hanging.over.set()
     eventually(lambda: pool.stuck == 0)
     hanging.where = ""
+    hanging.allow(DEADLINE)
     assert site.send(orders, ["y"]).members == 1
 
 
@@ -521,7 +535,7 @@ def test_handlers_that_wait_for_a_thread_are_refused_when_all_hang(
 def test_votes_that_are_missing_abort_though_no_thread_is_left_to_ask_for_patience(
     memory_sites: Sites, orders: str, hanging: type[Hanging]
 ) -> None:
-    hanging.where = "on_prepare"
+    hanging.where = "on_event"
     member = memory_sites.member("a", orders, hanging, resources=[STORE], handler_within=DEADLINE)
     other = memory_sites.member("b", orders, lambda tx, event: None)
     site = memory_sites.start("p", threads=Threads(handlers=1, finishers=1, spare=0))

@@ -235,12 +235,18 @@ def kill_between_vote_and_decision(sites: Sites, type: str, member: MemberProces
     thread = threading.Thread(target=lambda: outcomes.append(commit_at_last(publisher, type, "x")))
     thread.start()
     eventually(lambda: "commitment" in member.look()[1])
+    eventually(lambda: waits_for(publisher) == (second.name,), "its vote is not only in the buffer of its client")
     member.kill()
     voted.set()
     thread.join(2 * DEADLINE)
     member.restart()
     assert outcomes == [Status.COMMITTED]
     eventually(lambda: member.look()[0] == "x")
+
+
+def waits_for(coordinator: Site) -> tuple[str, ...]:
+    """Whose votes are missing."""
+    return next((view.blocked_by for view in coordinator.transactions() if view.state == "voting"), ())
 
 
 def commit_at_last(publisher: Site, type: str, value: str) -> Status:
