@@ -9,7 +9,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from txlayer import Event, MemberTransaction, Site, Threads, named
+from txlayer import Event, Limit, MemberTransaction, Site, Threads, all_of, named, only
 from txlayer.resources.postgres import PostgresResource
 
 _SECONDS = 60.0
@@ -34,7 +34,7 @@ class Layer:
             if not ready.poll(_SECONDS):
                 raise RuntimeError("a member did not start")
         self._site = Site(f"{self._run}-p", bus=broker, log=f"sqlite:///{self._folder.name}/p.db").start()
-        self._everyone = named(*names)
+        self._everyone = all_of(only(*names), named(*names))
         end = time.monotonic() + _SECONDS
         while self._site.subscribed(self._run) != names:
             if time.monotonic() > end:
@@ -43,7 +43,9 @@ class Layer:
 
     def transaction(self) -> None:
         """The call returns when the decision is durable."""
-        self._site.send(self._run, [{"value": "x"}], require=self._everyone, census_within=20.0, vote_within=20.0)
+        self._site.send(
+            self._run, [{"value": "x"}], limit=Limit.DISTRIBUTED, require=self._everyone, census_within=20.0
+        )
 
     def close(self) -> None:
         self._site.close()

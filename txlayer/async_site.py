@@ -9,8 +9,9 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-from txlayer.errors import Closed, OutcomeUnknown
+from txlayer.errors import Closed, OutcomeUnknown, UsageError
 from txlayer.messages import Outcome, Status, TxId
+from txlayer.resources.port import Resource
 from txlayer.runtime.calls import Answer
 from txlayer.site_base import Begin, SiteBase
 from txlayer.transacting import ABORT_SECONDS, BEGIN_SECONDS, Face, Transacting, declared_name, raise_for
@@ -79,6 +80,16 @@ class AsyncTransaction(Face):
             except TimeoutError:
                 raise core.too_crowded(self._within) from None
         core.publish(data, type if type is not None else declared_name(data), attributes)
+
+    async def work(self, resource: Resource) -> Any:
+        """What a resource offers to work with inside the transaction; `AsyncSite.enlist` names the resources."""
+        core = self._open()
+        core.check_open("work")
+        return await asyncio.to_thread(core.work, resource)  # it may wait for a connection, perhaps of this loop
+
+    def __getitem__(self, resource: Resource) -> Any:
+        """For who writes it as in a handler, where there is nothing to await."""
+        raise UsageError("a publisher awaits its resource: `conn = await tx.work(resource)`")
 
     async def commit(self, within: float | None = None) -> Outcome:
         """Commit; the outcome if it committed, else `TransactionAborted`, `OutcomeUnknown`, ..."""

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from txlayer.errors import LogCorrupt
-from txlayer.messages import ChainKind, Hashes, Numbered, Pseudonym, Standing, Status, Terms, TxId
+from txlayer.messages import ChainKind, Hashes, Limit, Numbered, Pseudonym, Standing, Status, Terms, TxId
 
 
 class Record(Struct, frozen=True, array_like=True, tag=True, tag_field="@"):
@@ -43,6 +43,7 @@ class Decided(Record, frozen=True):
     public: tuple[Numbered, ...] = ()
     local: bool = False
     initiator: str = ""
+    limit: Limit = Limit.NONE
 
 
 class Settling(Record, frozen=True):

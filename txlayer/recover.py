@@ -9,6 +9,7 @@ that came too late, is rolled back. What nobody can tell is listed and left alon
 from __future__ import annotations
 
 import argparse
+import math
 import secrets
 import threading
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from txlayer import messages as m
+from txlayer.commands.options import add_security, security
+from txlayer.commands.tables import show
 from txlayer.delivery import Delivery
 from txlayer.errors import OutcomeUnknown, ResourceError, TxLayerError, UsageError
 from txlayer.messages import Status
@@ -25,11 +28,13 @@ from txlayer.resources.postgres_names import ReadName
 from txlayer.resources.postgres_prepared import PreparedBranch, PreparedBranches
 from txlayer.runtime.branches import UNDO
 from txlayer.runtime.inbox import received
-from txlayer.security_levels import Secret
+from txlayer.security_levels import Secret, Signed, signer
 from txlayer.site import Site
 
 WITHIN = 5.0
-ATTEMPTS = 5
+"""Seconds for a coordinator to answer."""
+PEERS_WITHIN = 5.0
+"""Seconds for the members of a type to answer, who are asked every second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,13 @@ class Verdict:
 
 
 class Inquiry:
-    """Asks about branches over a bus, as a site of a passing name."""
+    """Asks about branches over a bus, as a site of a passing name; where sites sign, under the name of its key."""
 
-    def __init__(self, bus: str, security: str | Secret = "broker", types: tuple[str, ...] = ()) -> None:
-        self._site = Site(f"recover-{secrets.token_hex(4)}", bus=bus, log="memory://", security=security)
+    def __init__(self, bus: str, security: str | Secret | Signed = "broker", types: tuple[str, ...] = ()) -> None:
+        name = signer(security) if isinstance(security, Signed) else f"recover-{secrets.token_hex(4)}"
+        self._site = Site(name, bus=bus, log="memory://", security=security)
         self._types = types
+        self._signed = isinstance(security, Signed)
 
     def __enter__(self) -> Inquiry:
         self._site.start()
@@ -78,9 +85,11 @@ class Inquiry:
         return any((view.name, view.identity.incarnation) == (name.site, name.incarnation) for view in alive)
 
     def _ask_peers(self, branch: PreparedBranch) -> Verdict | None:
-        """Members that hold the decision repeat the coordinator's frame on the topic of the type."""
+        """Members that hold the decision repeat the frame that brought it, on the topic of the type."""
         engine, heard = self._site._engine, threading.Event()
-        decisions: list[m.Decision] = []
+        decisions: list[m.Decision | m.Finish] = []
+        # Without the log nothing says whom the coordinator named as finishers: a signature there proves too little.
+        deciding = m.Decision if self._signed else m.Decision | m.Finish
 
         def hear(delivery: Delivery) -> None:
             delivery.ack()
@@ -88,7 +97,7 @@ class Inquiry:
                 event = received(engine.settings.seal, delivery.payload)
             except TxLayerError:
                 return
-            if event is not None and isinstance(event.message, m.Decision) and event.message.tx == branch.name.tx:
+            if event is not None and isinstance(event.message, deciding) and event.message.tx == branch.name.tx:
                 decisions.append(event.message)
                 heard.set()
 
@@ -96,14 +105,16 @@ class Inquiry:
             topic = engine.wires.control(type)
             subscription = engine.bus.subscribe(topic, hear)
             question = engine.settings.seal.close(m.InDoubt(branch.name.tx, type, "commitment"))
-            for _ in range(ATTEMPTS):
+            for _ in range(math.ceil(PEERS_WITHIN)):
                 engine.bus.publish(topic, question)
-                if heard.wait(WITHIN / ATTEMPTS):
+                if heard.wait(1.0):
                     break
             subscription.close()
         if not decisions:
             return None
         told = "a peer has its coordinator's decision"
+        if isinstance(decisions[0], m.Finish):
+            told = f"a peer has the decision that {decisions[0].finisher} found for its coordinator"
         final = decisions[0].final
         return verdict_of(branch, final, f"{told}: commit") if final else _roll_back(branch, f"{told}: abort")
 
@@ -131,10 +142,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bus", help="where coordinators are asked: mqtt://host:port, kafka://host:port")
     parser.add_argument("--site", help="only branches of this site")
     parser.add_argument("--type", action="append", default=[], help="event type whose members are asked too")
-    parser.add_argument("--secret", help="the enrolment secret of the sites, if they have one")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--commit", metavar="GID", help="commit this one, whatever its coordinator says")
     parser.add_argument("--roll-back", metavar="GID", help="roll this one back, whatever its coordinator says")
+    add_security(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -145,9 +156,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
         verdicts = _verdicts(args, branches)
         left = 0
         for verdict in verdicts:
-            done = _apply(database, verdict, args.dry_run)
+            done, word = _apply(database, verdict, args.dry_run)
             left += not done
-            console.print(f"{verdict.branch.gid}: {done or 'left'}: {verdict.reason}", soft_wrap=True)
+            console.print(f"{verdict.branch.gid}: {word}: {verdict.reason}", soft_wrap=True)
     finally:
         database.close()
     console.print(f"{len(branches)} prepared, {left} left")
@@ -163,35 +174,33 @@ def _verdicts(args: argparse.Namespace, branches: list[PreparedBranch]) -> list[
         return [Verdict(branch, forced[branch.gid], "the operator says so") for branch in chosen]
     if not args.bus:
         raise UsageError("--bus is needed to ask coordinators; `txlayer tx list --dsn` only lists")
-    security = Secret(args.secret) if args.secret else "broker"
-    with Inquiry(args.bus, security, tuple(args.type)) as inquiry:
+    with Inquiry(args.bus, security(args), tuple(args.type)) as inquiry:
         return [inquiry.ask(branch) for branch in branches]
 
 
-def _apply(database: PreparedBranches, verdict: Verdict, dry: bool) -> str:
+def _apply(database: PreparedBranches, verdict: Verdict, dry: bool) -> tuple[bool, str]:
+    """Whether the branch is not left behind, and what to say."""
     if verdict.commit is None:
-        return ""
+        return False, "left"
     word = "committed" if verdict.commit else "rolled back"
     if dry:
-        return f"would be {word}"
+        return True, f"would be {word}"
     try:
-        return word if database.finish(verdict.branch, verdict.commit) else "finished meanwhile"
+        return True, word if database.finish(verdict.branch, verdict.commit) else "finished meanwhile"
     except ResourceError as exc:
-        return f"failed ({exc})"
+        return False, f"left, it could not be {word} ({exc})"
 
 
 def list_prepared(dsn: str, site: str | None, console: Console) -> int:
-    """`txlayer tx list --dsn`: what is prepared, and for how long it has held its locks."""
+    """`txlayer tx list --dsn`: what is prepared, for how long it has held its locks, and what `recover` calls it."""
     database = PreparedBranches(dsn)
     try:
         branches = database.find(site)
     finally:
         database.close()
-    table = Table("transaction", "site", "resource", "coordinator", "prepared for", "locks")
+    table = Table("transaction", "site", "resource", "coordinator", "prepared for", "locks", "gid")
     for branch in branches:
-        name = branch.name
-        table.add_row(
-            str(name.tx), name.site, name.resource, name.tx.coordinator, f"{branch.age:.0f} s", ", ".join(branch.locks)
-        )
-    console.print(table)
+        name, age, locks = branch.name, f"{branch.age:.0f} s", ", ".join(branch.locks)
+        table.add_row(str(name.tx), name.site, name.resource, name.tx.coordinator, age, locks, branch.gid)
+    show(table, console)
     return 0

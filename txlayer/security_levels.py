@@ -42,7 +42,26 @@ def make_seal(security: str | Secret | Signed, site: str) -> Seal:
     return BrokerSeal()
 
 
+def signer(security: Signed) -> str:
+    """The name under which the list of allowed sites holds the public key of this key."""
+    key, allowed = _keys(security)
+    mine = key.public_key().public_bytes_raw()
+    for name, one in allowed.items():
+        if one.public_bytes_raw() == mine:
+            return name
+    raise UsageError("the list of allowed sites must hold the public key of this key, under some name")
+
+
 def _signed(security: Signed, site: str) -> SignedSeal:
+    key, allowed = _keys(security)
+    mine = allowed.get(site)
+    if mine is None or mine.public_bytes_raw() != key.public_key().public_bytes_raw():
+        raise UsageError(f"the list of allowed sites must hold {site!r} with the public key of this site's own key")
+    return SignedSeal(site, key, allowed)
+
+
+def _keys(security: Signed) -> tuple[Ed25519PrivateKey, dict[str, Ed25519PublicKey]]:
+    """As key objects."""
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as exc:
@@ -55,11 +74,6 @@ def _signed(security: Signed, site: str) -> SignedSeal:
         return ed25519.Ed25519PublicKey.from_public_bytes(key) if isinstance(key, bytes) else key
 
     try:
-        key = private(security.key)
-        allowed = {name: public(one) for name, one in security.allowed.items()}
+        return private(security.key), {name: public(one) for name, one in security.allowed.items()}
     except ValueError as exc:
         raise UsageError(f"an Ed25519 key has 32 bytes: {exc}") from exc
-    mine = allowed.get(site)
-    if mine is None or mine.public_bytes_raw() != key.public_key().public_bytes_raw():
-        raise UsageError(f"the list of allowed sites must hold {site!r} with the public key of this site's own key")
-    return SignedSeal(site, key, allowed)

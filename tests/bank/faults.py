@@ -19,7 +19,11 @@ KINDS = (
     "delay bus",
     "freeze database",
     "freeze bus",
+    "lose database",
+    "lose bus",
 )
+LONGER_THAN_PATIENCE = (2.5, 4.0)
+"""Seconds after which nobody waits for an answer any more: see `Bank`."""
 
 
 class Faults:
@@ -60,5 +64,7 @@ class Faults:
             line.delay = 0.0
         else:
             line.freeze()
-            self._rest.wait(seconds)
+            self._rest.wait(self._random.uniform(*LONGER_THAN_PATIENCE) if kind.startswith("lose") else seconds)
+            if kind.startswith("lose"):
+                line.cut()  # half-open, then gone: what was on its way never arrives
             line.thaw()

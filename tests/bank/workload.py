@@ -62,19 +62,29 @@ def _drive(
 ) -> list[str]:
     over = threading.Event()
     violations: list[str] = []
-    callers = [threading.Thread(target=_call, args=(head, told, over, seed * 100 + n, n)) for n in range(CALLERS)]
+    died: list[str] = []
+
+    def call(n: int) -> None:
+        try:
+            _call(head, told, over, seed * 100 + n, n)
+        except Exception as exc:  # a thread that dies tells nobody
+            died.append(f"caller {n} died of {type(exc).__name__}: {exc}")
+
+    callers = [threading.Thread(target=call, args=(n,)) for n in range(CALLERS)]
     for caller in callers:
         caller.start()
-    while told.count() < transfers or sum(disturbed.done.values()) < faults:
-        if sum(disturbed.done.values()) < faults:
-            disturbed.one()
-        else:
-            over.wait(0.2)
-        violations += [wrong for bank in banks if (wrong := bank.audit())]
-    over.set()
-    for caller in callers:
-        caller.join()
-    return violations
+    try:
+        while not died and (told.count() < transfers or sum(disturbed.done.values()) < faults):
+            if sum(disturbed.done.values()) < faults:
+                disturbed.one()
+            else:
+                over.wait(0.2)
+            violations += [wrong for bank in banks if (wrong := bank.audit())]
+    finally:
+        over.set()
+        for caller in callers:
+            caller.join()
+    return violations + died
 
 
 def _call(head: Site, told: Told, over: threading.Event, seed: int, caller: int) -> None:

@@ -235,6 +235,23 @@ def test_failed_handler_leaves_no_trace_in_the_unit(rig: Rig) -> None:
     assert rig.read() == {"kept": "x"}
 
 
+def test_work_that_was_handed_over_survives_a_later_handler_that_fails(rig: Rig) -> None:
+    rig.resource.savepoint(TX)
+    rig.add(TX, "handed over")
+    rig.resource.savepoint(TX)
+    rig.write(TX, "undone")
+    rig.resource.undo_to_savepoint(TX)
+    rig.resource.savepoint(TX)
+    rig.write(TX, "kept")
+    rig.add(TX, "handed over too")
+    rig.resource.savepoint(TX)
+    rig.write(TX, "undone")
+    rig.add(TX, "undone too")
+    rig.resource.undo_to_savepoint(TX)
+    rig.resource.commit(TX)
+    assert rig.read() == {"handed over": "x", "kept": "x", "handed over too": "x"}
+
+
 def test_marker_can_be_forgotten(rig: Rig) -> None:
     rig.resource.commit(TX)
     rig.resource.forget(TX)
@@ -287,6 +304,17 @@ def test_settled_as_none_means_for_ever(rig: Rig) -> None:
         rig.resource.commit(TX)
     assert rig.resource.settle(TX) == "none"
     assert rig.read() == {}
+
+
+def test_a_unit_that_was_settled_as_none_can_be_reopened_and_what_was_committed_stays(rig: Rig) -> None:
+    assert rig.resource.settle(TX) == "none"
+    rig.write(TX, "a")
+    rig.resource.reopen(TX)
+    rig.resource.commit(TX)
+    assert rig.read() == {"a": "x"}
+    rig.crash()
+    rig.resource.reopen(TX)
+    assert rig.resource.state(TX) == "committed"
 
 
 def test_settling_finds_what_is_prepared_or_committed(rig: Rig) -> None:

@@ -7,12 +7,14 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.crash_matrix.cases import Case, all_cases, sample
 from tests.crash_matrix.cluster import Cluster
-from tests.crash_matrix.run import run_case
+from tests.crash_matrix.run import recheck, run_case
 from txlayer.testing import servers
 from txlayer.testing.postgres import Postgres
 from txlayer.testing.server import Server
@@ -28,15 +30,19 @@ def main() -> int:
     cases = sample(args.sample) if args.sample else all_cases()
     cases = [case for case in cases if args.only in case.name and args.bus in (None, case.bus)]
     start = time.monotonic()
-    failures = run(cases, quiet=args.json)
+    second_ends: Counter[str] = Counter()
+    failures = run(cases, args.json, second_ends)
     for failure in failures:
         sys.stdout.write(f"FAILED {failure}\n")
-    result = {"cases": len(cases), "failures": len(failures), "seconds": round(time.monotonic() - start, 1)}
+    result = {
+        "cases": len(cases), "failures": len(failures), "seconds": round(time.monotonic() - start, 1),
+        "second_ends": dict(sorted(second_ends.items())),
+    }  # fmt: skip
     sys.stdout.write(json.dumps(result) + "\n")
     return 1 if failures else 0
 
 
-def run(cases: list[Case], quiet: bool) -> list[str]:
+def run(cases: list[Case], quiet: bool, second_ends: Counter[str]) -> list[str]:
     """Run them, bus by bus; what failed. After a failure everything is started anew."""
     failures: list[str] = []
     with ExitStack() as stack:
@@ -44,32 +50,50 @@ def run(cases: list[Case], quiet: bool) -> list[str]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txlayer-crash-")))
         for bus in dict.fromkeys(case.bus for case in cases):
             with servers.kafka() if bus == "kafka" else servers.mqtt() as broker:
-                failures += _on_bus(broker, postgres, folder, [case for case in cases if case.bus == bus], quiet)
+                clusters = _Clusters(broker, postgres, folder, second_ends)
+                failures += _on_bus(clusters, [case for case in cases if case.bus == bus], quiet)
     return failures
 
 
-def _on_bus(broker: Server, postgres: Postgres, folder: Path, cases: list[Case], quiet: bool) -> list[str]:
+@dataclass
+class _Clusters:
+    """One after the other."""
+
+    broker: Server
+    postgres: Postgres
+    folder: Path
+    second_ends: Counter[str]
+    now: Cluster | None = None
+
+    def get(self) -> Cluster:
+        if self.now is None:
+            self.now = Cluster(self.broker.url, self.postgres.url, self.folder, f"m{time.monotonic_ns()}")
+        return self.now
+
+    def close(self) -> None:
+        if self.now is not None:
+            self.second_ends.update(self.now.second_ends)
+            self.now.close()
+        self.now = None
+
+
+def _on_bus(clusters: _Clusters, cases: list[Case], quiet: bool) -> list[str]:
     failures: list[str] = []
-    cluster: Cluster | None = None
     try:
         for case in cases:
-            if cluster is None:
-                cluster = Cluster(broker.url, postgres.url, folder, f"m{time.monotonic_ns()}")
-            start = time.monotonic()
+            start, said = time.monotonic(), f"ok {case.name}"
             try:
-                run_case(cluster, case)
+                run_case(clusters.get(), case)
             except (AssertionError, OSError) as exc:
                 failures.append(f"{case.name}: {exc}")
-                cluster.close()
-                cluster = None
+                said = f"FAILED {failures[-1]}"
+                clusters.close()
             if not quiet:
-                said = f"FAILED {failures[-1]}" if cluster is None else f"ok {case.name}"
                 sys.stdout.write(f"{time.monotonic() - start:5.1f} s {said}\n")
                 sys.stdout.flush()
+        return failures + (recheck(clusters.now) if clusters.now is not None else [])
     finally:
-        if cluster is not None:
-            cluster.close()
-    return failures
+        clusters.close()
 
 
 if __name__ == "__main__":

@@ -44,6 +44,24 @@ STUCK = Scenario("parked", "undo", data={"refuses": "c", "stuck": "a"})
 ORPHANED = Scenario("coordinator away", "open")
 
 
+# What a process does that has come back, by its part.
+FINISHING = (
+    "work InspectUnit", "worked InspectUnit", "perform Send:Vote", "step Received:Decision", "write MemberDecided",
+    "synced MemberDecided", "work FinishUnit", "sent COMMIT PREPARED", "worked FinishUnit", "perform Send:Ack",
+)  # fmt: skip
+COMMITTING = ("work InspectUnit", "sent COMMIT", "worked InspectUnit", "perform Send:Delegated")
+UNDOING = (
+    "work InspectUnit", "sent COMMIT", "worked InspectUnit", "write MemberDecided", "work Compensate",
+    "worked Compensate", "perform Send:Compensated",
+)  # fmt: skip
+APPLYING = ("work ApplyWhole", "sent COMMIT", "worked ApplyWhole", "write Cursor", "perform Send:ChainAck")
+DECIDING = (
+    "perform Broadcast:Decision", "performed Broadcast:Decision", "step Received:Ack", "step Received:InDoubt",
+    "perform Send:Outcome",
+)  # fmt: skip
+DELEGATING = ("perform Broadcast:Delegate", "performed Broadcast:Delegate", "step Received:Delegated")
+
+
 @dataclass(frozen=True)
 class Case:
     """One process ended at one point."""
@@ -57,7 +75,7 @@ class Case:
     """What the publisher may see; anything if empty."""
     bus: str = "mqtt"
     twice: bool = False
-    """Ended a second time while it recovers."""
+    """Ended a second time while it recovers, if it comes by the point that was drawn."""
 
     @property
     def name(self) -> str:
@@ -66,9 +84,23 @@ class Case:
         return f"{self.row} {self.bus} {self.scenario.name}: {self.victim} at {self.point}{number}{again}"
 
     @property
-    def second(self) -> int:
-        """How many steps the second life gets: no more than even a site with nothing to recover makes."""
-        return 1 + hashlib.sha256(self.name.encode()).digest()[0] % 6
+    def second(self) -> tuple[str, int]:
+        """Where the second life ends: at a point that recovery may come by, or after so many steps of any kind."""
+        draw = hashlib.sha256(self.name.encode()).digest()
+        points = self._recovery()
+        chosen = draw[0] % (len(points) + 1)
+        return (points[chosen], 1) if chosen < len(points) else ("any", 1 + draw[1] % 6)
+
+    def _recovery(self) -> tuple[str, ...]:
+        if self.victim in ("l", "f"):
+            return APPLYING
+        if self.victim not in ("a", "b", "c"):
+            return (
+                DELEGATING if self.scenario is SINGLE else DECIDING if self.victim == self.scenario.coordinator else ()
+            )
+        if self.scenario is SINGLE:
+            return COMMITTING
+        return UNDOING if self.scenario.type == "undo" else FINISHING
 
 
 def _rows() -> list[Case]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import time
+from collections import Counter
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,6 +22,7 @@ OBSERVERS = {"l": "local", "f": "follower"}
 PUBLISHERS = ("p", "q")
 HOST = "h"
 TYPES = ("shot", "open", "hosted", "scoped", "undo")
+TABLE = "CREATE TABLE entry (id bigserial, key text, number int, undo boolean, publisher text)"
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.crash_matrix.process", "paho.mqtt.client", "confluent_kafka", "psycopg_pool"])
 _keys = itertools.count(1)
@@ -39,7 +41,7 @@ class Member:
         self._process: Any = None
         self._pipe: Connection
 
-    def start(self, point: str = "", nth: int = 0) -> bool:
+    def start(self, point: str = "", nth: int = 0, after: After | None = None) -> bool:
         """Start it, perhaps to die on the way; False if it has."""
         ours, theirs = _context.Pipe()
         self._process = _context.Process(target=main, args=(self.role, theirs), daemon=True)
@@ -47,7 +49,7 @@ class Member:
         theirs.close()
         self._pipe = ours
         self._replies.clear()
-        self._pipe.send((point, nth))
+        self._pipe.send((point, nth, after or {}))
         return self.reply("", SECONDS) is not None
 
     def arm(self, point: str, nth: int, after: After) -> None:
@@ -103,13 +105,17 @@ class Cluster:
 
     def __init__(self, bus: str, postgres: str, folder: Path, label: str) -> None:
         self._label = label
+        self.done: list[tuple[Any, str, str]] = []
+        """The cases that were right, their keys, and what the publisher saw."""
+        self.second_ends: Counter[str] = Counter()
+        """Where processes were ended a second time."""
         self.databases = {name: self._database(postgres, f"{label}_{name}") for name in (*MEMBERS, *OBSERVERS)}
         self._connections = {name: psycopg.connect(url, autocommit=True) for name, url in self.databases.items()}
         self.members: dict[str, Member] = {}
         for name in (*MEMBERS, *OBSERVERS, *PUBLISHERS, HOST):
             self.members[name] = Member(self._role(name, bus, folder))
         for connection in self._connections.values():
-            connection.execute("CREATE TABLE entry (key text, number int, undo boolean)")
+            connection.execute(TABLE)
         for member in self.members.values():
             if not member.start():
                 raise NotInTime(f"{member.role.name} did not start")
@@ -152,8 +158,15 @@ class Cluster:
 
     def rows(self, name: str, key: str) -> list[tuple[int, bool]]:
         """What a member has in its database under a key, in the order of writing."""
-        rows = self._connections[name].execute("SELECT number, undo FROM entry WHERE key = %s", (key,))
+        rows = self._connections[name].execute("SELECT number, undo FROM entry WHERE key = %s ORDER BY id", (key,))
         return [(number, undo) for number, undo in rows]
+
+    def published(self, name: str, key: str, publisher: str) -> int:
+        """How many events of a publisher a member has under a key."""
+        mine = "SELECT count(*) FROM entry WHERE key = %s AND publisher = %s AND NOT undo"
+        row = self._connections[name].execute(mine, (key, self.full(publisher))).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def prepared(self) -> list[str]:
         """Prepared transactions that are left in any database."""

@@ -40,7 +40,6 @@ class Hook:
         self._lock = threading.Lock()
         self._writing: list[tuple[str, TxId | None]] = []
         self._live: dict[str, tuple[str, TxId | None]] = {}
-        self._sending = b""
 
     def arm(self, point: str, nth: int, after: After) -> None:
         """Die when the point comes by for the n-th time."""

@@ -15,7 +15,7 @@ from txlayer.resources.postgres import PostgresResource
 SECONDS = 60.0
 """The bound for everything that must happen."""
 QUICK = Patience(retry=0.3, in_doubt=0.5, gap=0.2, linger=0.5, mark=0.5, longest=2.0)
-INSERT = "INSERT INTO entry (key, number, undo) VALUES (%s, %s, %s)"
+INSERT = "INSERT INTO entry (key, number, undo, publisher) VALUES (%s, %s, %s, %s)"
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Driver:
     role: Role
     pipe: Connection
     hook: Hook = field(default_factory=Hook)
+    second: threading.Event = field(default_factory=threading.Event)
+    """The second publisher has done what it was to do."""
 
     def run(self) -> None:
         self.hook.watch_database()
@@ -54,8 +56,7 @@ class Driver:
             threading.Thread(target=self._do, args=(command, key, options), daemon=True).start()
 
     def _arm_at_start(self) -> None:
-        point, nth = self.pipe.recv()
-        self.hook.arm(point, nth, {})
+        self.hook.arm(*self.pipe.recv())
 
     def _do(self, command: str, key: str, options: dict[str, Any]) -> None:
         try:
@@ -89,6 +90,13 @@ class Driver:
         unread = engine.ask(lambda: sum(len(chain.entries) for chain in desk.chains.values()), SECONDS)
         return str(desk.next_number), str(unread)
 
+    def _on_readers(self, key: str) -> tuple[str, str]:
+        """Who has registered for what is committed, or called, here."""
+        engine = self.site._engine
+        chains = engine.participant.coordinator.chains
+        names = engine.ask(lambda: sorted(name for chain in chains.values() for name in chain.readers), SECONDS)
+        return "readers", " ".join(names)
+
     def _on_knows(self, key: str, type: str) -> tuple[str, str]:
         return "knows", " ".join(self.site.subscribed(type))
 
@@ -97,6 +105,12 @@ class Driver:
 
     def _on_views(self, key: str) -> tuple[str, str]:
         return "views", " ".join(sorted({f"{view.part}:{view.state}" for view in self.site.transactions()}))
+
+    def _on_recovered(self, key: str) -> tuple[str, str]:
+        """Whether nothing is undecided or being done here."""
+        engine = self.site._engine
+        undecided, _ = engine.ask(engine._busy, SECONDS)
+        return "recovered", "" if undecided else "yes"
 
     def _on_shot(self, key: str, type: str, data: dict[str, Any], **terms: Any) -> tuple[str, str]:
         own = None if terms.pop("keyless", False) else key
@@ -107,16 +121,15 @@ class Driver:
         with self.site.transaction(type, key=key, **self._terms(terms)) as tx:
             tx.publish({"key": key, **data})
             if second:
+                self.second.clear()
                 self.pipe.send((key, "opened", str(tx.id)))
-                self._second.wait(10.0)
+                self.second.wait(SECONDS)
             tx.publish({"key": key, **data})
         assert tx.outcome is not None
         return tx.outcome.status.name, str(tx.outcome.members)
 
-    _second = threading.Event()
-
     def _on_go_on(self, key: str) -> tuple[str, str]:
-        self._second.set()
+        self.second.set()
         return "gone on", ""
 
     def _on_join(self, key: str, tx: str, type: str, data: dict[str, Any]) -> tuple[str, str]:
@@ -153,14 +166,14 @@ class Driver:
             if event.data.get("refuses") == role.short:
                 tx[ledger].execute("NOTIFY refused")  # cannot be prepared
             if event.data.get("batch"):
-                return ledger.batch(INSERT, (event.data["key"], event.number, False))
-            tx[ledger].execute(INSERT, (event.data["key"], event.number, False))
+                return ledger.batch(INSERT, (event.data["key"], event.number, False, event.publisher))
+            tx[ledger].execute(INSERT, (event.data["key"], event.number, False, event.publisher))
             return None
 
         def undo(tx: Any, event: Any) -> None:
             if event.data.get("stuck") == role.short:
                 raise RuntimeError("cannot be undone")
-            tx[ledger].execute(INSERT, (event.data["key"], event.number, True))
+            tx[ledger].execute(INSERT, (event.data["key"], event.number, True, event.publisher))
 
         for type in role.subscriptions:
             scope = Scope(role.scope)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.crash_matrix.__main__ import run
@@ -13,7 +15,7 @@ SAMPLE = 44
 
 @pytest.mark.timeout(900)
 def test_everyone_agrees_after_a_crash_at_any_point() -> None:
-    assert obtain_or_skip(lambda: run(sample(SAMPLE), quiet=True)) == []
+    assert obtain_or_skip(lambda: run(sample(SAMPLE), True, Counter())) == []
 
 
 def test_the_sample_has_every_row_and_both_buses() -> None:

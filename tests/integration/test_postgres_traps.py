@@ -19,6 +19,7 @@ from tests.proxy import Proxy
 from txlayer.errors import ResourceError, ResourceUnavailable, UsageError
 from txlayer.messages import TxId
 from txlayer.resources.postgres import PostgresResource
+from txlayer.resources.postgres_prepared import PreparedBranches
 from txlayer.testing.postgres import Postgres
 from txlayer.testing.server import Server
 
@@ -162,6 +163,7 @@ def test_server_without_prepared_transactions_is_refused_at_start_with_the_setti
     resource = PostgresResource(server.url)
     with pytest.raises(ResourceError, match="max_prepared_transactions = 100"):
         resource.open("here", "log")
+    assert resource._lane._pool.closed
     resource.close()
 
 
@@ -207,6 +209,34 @@ def test_branches_of_others_are_neither_listed_nor_touched(postgres_server: Serv
             theirs.close()
             rig.db.execute(f"ROLLBACK PREPARED '{foreign}'")
             rig.db.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_branches_that_another_role_prepared_are_not_listed_for_its_members_who_could_not_finish_them(
+    postgres_server: Server,
+) -> None:
+    owner, member = f"owner_{uuid4().hex[:8]}", f"member_{uuid4().hex[:8]}"
+    address = urlsplit(postgres_server.url)
+
+    def url(role: str) -> str:
+        return address._replace(netloc=f"{role}@{address.netloc.partition('@')[2]}").geturl()
+
+    with bench(postgres_server.url) as rig:
+        for role, groups in ((owner, ""), (member, f" IN ROLE {owner}")):
+            rig.db.execute(f"CREATE ROLE {role} LOGIN{groups}")
+            rig.db.execute(f"GRANT ALL ON SCHEMA txlayer TO {role}")
+            rig.db.execute(f"GRANT ALL ON txlayer.marker TO {role}")
+        theirs, others = rig.open(url(owner), name="x"), rig.open(url(member), name="x")
+        tx = new_tx()
+        theirs.prepare(tx)
+        assert [branch.tx for branch in theirs.branches()] == [tx]
+        assert others.branches() == ()
+        for dsn, found in ((url(owner), 1), (url(member), 0), (postgres_server.url, 1)):
+            database = PreparedBranches(dsn)
+            assert len(database.find(rig.site)) == found
+            database.close()
+        theirs.roll_back(tx)
+        theirs.close()
+        others.close()
 
 
 def test_two_sites_and_two_resources_in_one_database_do_not_see_each_other(postgres_server: Server) -> None:

@@ -186,3 +186,31 @@ def test_what_a_thread_begins_for_a_cancelled_task_is_given_up(memory_sites: Sit
             await until(lambda: not publisher._engine.participant.publishers)
 
     asyncio.run(main())
+
+
+def test_a_publisher_awaits_the_resource_that_its_site_enlists(sites: Sites) -> None:
+    type, store, seen = sites.name("meetings"), MemoryResource(), list[Any]()
+
+    async def main() -> None:
+        publisher, member = make(sites, "p"), make(sites, "a")
+        publisher.enlist(type, [store])
+        member.subscribe(type, lambda tx, event: seen.append(event.data))
+        async with publisher, member:
+            await until(lambda: publisher.subscribed(type) == sorted([publisher.name, member.name]))
+            async with publisher.transaction(type) as tx:
+                assert tx.members == 2
+                (await tx.work(store)).put("own", 1)
+                await tx.publish("theirs")
+                with pytest.raises(UsageError, match=r"await tx\.work"):
+                    tx[store]
+                with pytest.raises(UsageError, match=r"site\.enlist"):
+                    await tx.work(MemoryResource())
+            with pytest.raises(UsageError, match="after the end"):
+                await tx.work(store)
+            undone = await publisher.transaction(type).start()
+            (await undone.work(store)).put("undone", 1)
+            await undone.abort()
+            await until(lambda: not store.units and not store.prepared)
+
+    asyncio.run(main())
+    assert (store.values, seen) == ({"own": 1}, ["theirs"])

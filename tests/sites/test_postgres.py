@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,9 @@ from psycopg_pool import AsyncConnectionPool
 
 from tests.conftest import DEADLINE, eventually
 from tests.sites.conftest import QUICK, Sites
-from txlayer import AsyncSite, Site, TxId
+from txlayer import AsyncSite, Site, TxId, named
 from txlayer.errors import TransactionAborted, UsageError
+from txlayer.messages import Terms
 from txlayer.resources.memory import MemoryResource
 from txlayer.resources.postgres import PostgresResource
 from txlayer.retry import retrying
@@ -244,6 +246,60 @@ def test_deadlock_across_databases_ends_in_an_abort_with_the_reason_and_a_retry_
         bank.db.close()
 
 
+def test_one_shot_transactions_that_deadlock_abort_with_the_reason_and_a_retry_brings_both_through(
+    memory_sites: Sites, postgres_servers: Callable[[int], list[Server]]
+) -> None:
+    """Each is prepared in one database and waits in the other for the row that the other one holds there."""
+    sites = memory_sites
+    banks = [Bank(server.url, lock_timeout=0.3) for server in postgres_servers(2)]
+    types = [sites.name("to"), sites.name("fro")]
+    late = [True, True]
+    members = []
+
+    def handler(bank: Bank, waits: int | None) -> Any:
+        def handle(tx: Any, event: Any) -> Any:
+            if waits is not None and late[waits]:
+                late[waits] = False
+                eventually(lambda: bank.prepared() == 1, "the other one is prepared here")
+            return bank.on_transfer_at_once(tx, event)
+
+        return handle
+
+    for n, bank in enumerate(banks):
+        site = sites.make(f"m{n}")
+        for other, type in enumerate(types):
+            site.subscribe(type, handler(bank, n if other != n else None), resources=[bank.ledger])
+        members.append(site.start())
+    publishers = [sites.start("p"), sites.start("q")]
+    for publisher in publishers:
+        for type in types:
+            sites.know(publisher, type, *members)
+    reasons: list[str] = []
+
+    def attempt(n: int) -> None:
+        for trial in retrying(attempts=20):
+            with trial:
+                try:
+                    publishers[n].send(types[n], [{"amount": 1}], require=named(*(site.name for site in members)))
+                except TransactionAborted as exc:
+                    reasons.append(str(exc))
+                    raise
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(attempt, n) for n in range(2)]:
+            done.result(2 * DEADLINE)
+    assert any("lock timeout" in reason for reason in reasons), reasons
+    for bank in banks:
+        eventually(lambda bank=bank: bank.balance() == 102)
+        bank.db.close()
+
+
+def test_a_lock_is_given_up_in_time_for_the_vote() -> None:
+    default = inspect.signature(PostgresResource).parameters["lock_timeout"].default
+    terms = Terms("any")
+    assert default <= min(terms.census_within, terms.vote_within) / 2
+
+
 def held(banks: list[Bank], account: int) -> bool:
     """Whether somebody holds the row in both databases."""
     for bank in banks:
@@ -313,3 +369,34 @@ def test_coroutine_handlers_await_on_async_connections(
                     await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(run(), DEADLINE))
+
+
+def test_publisher_awaits_on_an_async_connection_of_its_own(
+    memory_sites: Sites, banks: list[Bank], postgres_server: Server
+) -> None:
+    sites, own, other = memory_sites, banks[0], banks[1]
+    type = sites.name("transfers")
+    member = sites.member("m", type, other.on_transfer, resources=[other.ledger])
+
+    async def run() -> None:
+        async with AsyncConnectionPool(postgres_server.url, min_size=1, max_size=2, open=False) as pool:
+            ledger = PostgresResource(pool, name=own.table)
+            publisher = AsyncSite(sites.name("p"), bus=sites.url, log="memory://", patience=QUICK)
+            publisher.enlist(type, [ledger])
+
+            async def give(amount: int) -> None:
+                async with publisher.transaction(type, census_within=DEADLINE, vote_within=DEADLINE) as tx:
+                    await tx.publish({"amount": amount})
+                    conn = await tx.work(ledger)
+                    await conn.execute(own.add, (-amount, 1))
+
+            async with publisher:
+                while publisher.subscribed(type) != sorted([member.name, publisher.name]):
+                    await asyncio.sleep(0.01)
+                await give(5)
+                with pytest.raises(TransactionAborted, match="balance_check"):
+                    await give(-500)
+                while (own.balance(), other.balance()) != (95, 105) or own.prepared() + other.prepared():
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(run(), 2 * DEADLINE))

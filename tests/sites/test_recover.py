@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.conftest import DEADLINE, eventually
 from tests.sites.conftest import Sites
 from tests.sites.test_postgres import Bank
-from txlayer import Site, TxId, at_least, named
+from txlayer import Signed, Site, TxId, at_least, named
 from txlayer.cli import main
 from txlayer.effects import Send
 from txlayer.errors import Closed, TransactionAborted
 from txlayer.messages import Status, Vote
-from txlayer.recover import verdict_of
+from txlayer.recover import Inquiry, verdict_of
 from txlayer.resources.postgres import PostgresResource
 from txlayer.resources.postgres_names import ReadName
 from txlayer.resources.postgres_prepared import PreparedBranch
@@ -68,6 +69,13 @@ class Left:
         site.close(timeout=0.0)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that is there has the time that a busy machine needs."""
+    monkeypatch.setattr("txlayer.recover.WITHIN", DEADLINE)
+    monkeypatch.setattr("txlayer.recover.PEERS_WITHIN", DEADLINE)
+
+
 @pytest.fixture
 def bank(postgres_server: Server) -> Any:
     made = Bank(postgres_server.url)
@@ -87,7 +95,7 @@ def test_branch_of_a_lost_log_is_finished_as_its_coordinator_decided(
     nobodys = PostgresResource(postgres_server.url, name=bank.table)
     nobodys.open("another", "log")
     nobodys.prepare(tx)
-    arguments = ["recover", "--dsn", postgres_server.url, "--bus", sites.world.url, "--site", left.gone.name]
+    arguments = ["recover", "--dsn", postgres_server.url, "--bus", sites.url, "--site", left.gone.name]
     assert main(arguments) == 0
     assert ("committed" if commits else "rolled back") in capsys.readouterr().out
     assert bank.balance() == (105 if commits else 100)
@@ -108,24 +116,24 @@ def test_coordinator_that_nobody_knows_leaves_the_branch_and_the_operator_decide
     resource.work(tx).execute(bank.add, (5, 1))
     resource.prepare(tx)
     arguments = ["recover", "--dsn", postgres_server.url, "--site", site]
-    assert main([*arguments, "--bus", memory_sites.world.url]) == 1
+    assert main([*arguments, "--bus", memory_sites.url]) == 1
     assert "left" in capsys.readouterr().out
     assert main(["tx", "list", "--dsn", postgres_server.url, "--site", site]) == 0
     listed = capsys.readouterr().out
-    assert "nowhere" in listed
-    (branch,) = resource.branches()
-    gid = resource._names.gid(branch.tx, branch.of)
+    (gid,) = re.findall(r"txlayer1:\S+", listed)
     assert main([*arguments, "--commit", gid]) == 0
     assert bank.balance() == 105
     resource.close()
 
 
 def test_peer_repeats_the_decision_of_a_coordinator_that_is_gone(
-    sites: Sites, bank: Bank, postgres_server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+    sites: Sites, bank: Bank, postgres_server: Server, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     left = Left(sites, bank, commits=True)
     left.vanish(left.publisher)
-    arguments = ["recover", "--dsn", postgres_server.url, "--bus", sites.world.url, "--site", left.gone.name]
+    arguments = ["recover", "--dsn", postgres_server.url, "--bus", sites.url, "--site", left.gone.name]
+    monkeypatch.setattr("txlayer.recover.WITHIN", 0.5)  # nobody is there to answer
     assert main(arguments) == 1
     assert "its coordinator does not answer" in " ".join(capsys.readouterr().out.split())
     assert bank.prepared() == 1
@@ -151,7 +159,7 @@ def test_branch_of_a_member_that_the_commit_left_out_is_rolled_back(
     outcome = publisher.send(type, [{"amount": 5}], settle_for=at_least(1), key="kept until it is asked for")
     assert (outcome.status, outcome.members) == (Status.COMMITTED, 1)
     assert bank.prepared() == 1
-    arguments = ["recover", "--dsn", postgres_server.url, "--bus", sites.world.url, "--site", gone.name]
+    arguments = ["recover", "--dsn", postgres_server.url, "--bus", sites.url, "--site", gone.name]
     assert main(arguments) == 0
     assert f"committed it without {gone.name}" in " ".join(capsys.readouterr().out.split())
     assert bank.balance() == 100
@@ -180,7 +188,7 @@ def test_leftover_is_listed_with_the_age_of_its_locks(
         found = re.search(rf"{re.escape(str(tx))}.* ([0-9.]+) s ", listed(*where))
         return float(found[1]) if found is not None else 0.0
 
-    by_site, by_database = ("--bus", sites.world.url), ("--dsn", postgres_server.url)
+    by_site, by_database = ("--bus", sites.url), ("--dsn", postgres_server.url)
     eventually(lambda: held(*by_site) >= 1, "the site lists it")
     assert "orphan" in listed(*by_site)
     eventually(lambda: held(*by_database) >= 1, "it is found in the database")
@@ -200,12 +208,27 @@ def test_site_that_is_there_finishes_its_branches_itself(
     sending = threading.Thread(target=lambda: publisher.send(type, [{"amount": 5}], vote_within=DEADLINE))
     sending.start()
     eventually(lambda: bank.prepared() == 1)
-    arguments = ["recover", "--dsn", postgres_server.url, "--bus", sites.world.url, "--site", member.name]
+    arguments = ["recover", "--dsn", postgres_server.url, "--bus", sites.url, "--site", member.name]
     assert main(arguments) == 1
     assert "finishes it itself" in " ".join(capsys.readouterr().out.split())
     go_on.set()
     sending.join(DEADLINE)
     eventually(lambda: bank.balance() == 105)
+
+
+def test_coordinators_that_sign_are_asked_under_the_name_of_the_key(memory_sites: Sites) -> None:
+    sites, type = memory_sites, memory_sites.name("transfers")
+    names = [sites.name("p"), sites.name("m"), "operator"]
+    keys = {name: Ed25519PrivateKey.generate() for name in names}
+    allowed = {name: key.public_key() for name, key in keys.items()}
+    publisher = sites.start("p", security=Signed(keys[names[0]], allowed))
+    member = sites.member("m", type, lambda tx, event: None, security=Signed(keys[names[1]], allowed))
+    sites.know(publisher, type, member)
+    tx = publisher.send(type, [1], key="kept until it is asked for").tx
+    assert tx is not None
+    branch = PreparedBranch("gid", ReadName("gone", "ledger", tx), 1.0, ())
+    with Inquiry(sites.url, Signed(keys["operator"], allowed)) as inquiry:
+        assert inquiry.ask(branch).reason.startswith("its coordinator has committed it")
 
 
 @pytest.mark.parametrize(

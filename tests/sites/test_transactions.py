@@ -267,3 +267,18 @@ def test_a_site_without_room_for_its_log_takes_on_nothing_new(memory_sites: Site
 
     eventually(taken_on)
     assert notes.of("a") == ["there is room again"]
+
+
+def test_the_reason_of_a_no_is_told_in_one_shot_where_some_may_say_no(memory_sites: Sites) -> None:
+    sites, type = memory_sites, memory_sites.name("orders")
+
+    def refuse(tx: Any, event: Any) -> None:
+        raise ValueError("out of stock")
+
+    members = [sites.member("a", type, lambda tx, event: None), sites.member("b", type, refuse)]
+    publisher = sites.start("p")
+    sites.know(publisher, type, *members)
+    with pytest.raises(TransactionAborted, match="out of stock") as failed:
+        publisher.send(type, [1], settle_for=at_least(2))
+    assert failed.value.by == members[1].name
+    assert publisher.send(type, [1], settle_for=at_least(1)).members == 1

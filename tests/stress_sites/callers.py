@@ -142,7 +142,7 @@ class Callers:
     def _told(self, call: str, outcome: Outcome | None) -> None:
         assert outcome is not None, "an error of a transaction says what is known of it"
         if outcome.status is not Status.PENDING:
-            self.pen.write(lines.Told(call, outcome))
+            self.pen.write(lines.Told(call, outcome, time.monotonic()))
 
     def _done(self, call: str) -> None:
         self.pen.write(lines.Done(call))

@@ -65,6 +65,7 @@ class Called(OfCall, frozen=True):
 
 class Told(OfCall, frozen=True):
     outcome: Outcome
+    at: float
 
 
 class Done(OfCall, frozen=True):

@@ -93,6 +93,7 @@ class Remains:
             case lines.Told():
                 call = history.calls[line.call]
                 call.outcomes.append(line.outcome)
+                call.told_at.append(line.at)
                 if line.outcome.tx is not None:
                     history.by_tx[line.outcome.tx] = call
                     call.attempts.append(line.outcome.tx)
@@ -118,7 +119,8 @@ class Remains:
             case lines.Begun() | lines.Decided() | lines.Created() | lines.Handled() | lines.Committed():
                 self._later.append((site, line))
             case lines.Started():
-                pass
+                if line.life > 1:
+                    history.crashed[site] = None
 
     def _relate(self, site: str, line: lines.AnyLine) -> None:
         """Lines that name what other sites wrote."""

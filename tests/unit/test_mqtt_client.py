@@ -1,14 +1,15 @@
-"""The quick reading of a PUBLISH gives what paho's own decoder gives."""
+"""The quick reading of a PUBLISH and of a PUBACK gives what paho's own decoder gives."""
 
 from __future__ import annotations
 
 import struct
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt import _packet
-from paho.mqtt.client import MQTTMessage
+from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from txlayer.adapters.mqtt_client import PackedProperties, QuickClient
@@ -51,3 +52,23 @@ def test_a_publish_is_read_as_paho_reads_it(
     assert message.properties.metadata == (None if headers else b"bWV0YWRhdGE=")
     assert expected.properties is not None
     assert message.properties.UserProperty == expected.properties.UserProperty
+
+
+@pytest.mark.parametrize("packet", [b"\0\7", b"\0\7\0", b"\0\7\x10", b"\0\7\x97", b"\0\7\x97\0", b"\0\1"])
+def test_a_puback_is_taken_as_paho_takes_it(packet: bytes) -> None:
+    assert acknowledged(QuickClient, packet) == acknowledged(Client, packet)
+
+
+def acknowledged(kind: type[Client], packet: bytes) -> tuple[list[tuple[int, bool]], list[int], int]:
+    """What a client that waits for the acknowledgements of 7 and 8 tells, and what it still waits for."""
+    client: Any = kind(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+    client.max_inflight_messages_set(0)
+    told: list[tuple[int, bool]] = []
+    client.on_publish = lambda _, __, mid, reason, ___: told.append((mid, reason.is_failure))
+    for mid in (7, 8):
+        client._out_messages[mid] = message = MQTTMessage(mid, b"t")
+        message.qos = 1
+        client._inflight_messages += 1
+    client._in_packet["command"], client._in_packet["packet"] = 0x40, bytearray(packet)
+    client._packet_handle()
+    return told, list(client._out_messages), client._inflight_messages

@@ -2,10 +2,14 @@
 
 One thread polls the producer, one finds and makes topics, one reads for all subscriptions without a name, one for each
 durable name, one for all watches. None of them runs application code.
+
+Latest values have a producer of their own: a heartbeat that a full buffer of events refused would come too late, and a
+site that is only busy would count as dead. It is opened by the first of them.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,15 +55,9 @@ class KafkaBus(BusBase):
         self._positions = Positions(cluster.admin, settings.redact, self._timeout)
         self._directory = KafkaDirectory(self._open_directory_reader, self._topics, self._positions, self._timeout)
         self._shared: KafkaReader | None = None
-        self._producer = Producer(settings.producer(options.buffer_bytes, cluster.message_bytes))
-        self._outbox = KafkaOutbox(
-            self._producer,
-            self._topics,
-            self._streams,
-            buffer_bytes=options.buffer_bytes,
-            message_bytes=cluster.message_bytes,
-            cloudevents=options.cloudevents,
-        )
+        self._message_bytes = cluster.message_bytes
+        self._outbox = self._open_outbox()
+        self._values: KafkaOutbox | None = None
         self._plain, self._send_plain = self._outbox.plain, self._outbox.send_plain
         self._max_payload = self._capabilities.max_payload or 0
 
@@ -69,7 +67,7 @@ class KafkaBus(BusBase):
 
     @property
     def native(self) -> Producer:
-        return self._producer
+        return self._outbox.producer
 
     def topic(self, *levels: str) -> str:
         return make_topic(*levels)
@@ -101,13 +99,11 @@ class KafkaBus(BusBase):
         return self._outbox.send(topic, payload, headers, key, type)
 
     def announce(self, key: str, value: bytes | None) -> Receipt:
-        if self._closed:
-            raise Closed(f"bus {self._name} is closed")
         check_text("the key of a latest value", key)
         if value is not None and len(value := as_bytes(value)) > self._max_payload:
             raise self._too_large(value)
         whole = key.encode("utf-8", "surrogateescape")
-        return self._outbox.send(_kind_topic(key), value, None, whole, None, compacted=True)
+        return self._value_outbox().send(_kind_topic(key), value, None, whole, None, compacted=True)
 
     def watch(self, prefix: str, handler: WatchHandler | None = None) -> KafkaWatch:
         self._check_open()
@@ -143,6 +139,25 @@ class KafkaBus(BusBase):
         reader.tick = subscription.tick if durable is not None else reader.tick
         return subscription
 
+    def _value_outbox(self) -> KafkaOutbox:
+        with self._lock:
+            if self._closed:
+                raise Closed(f"bus {self._name} is closed")
+            if self._values is None:
+                self._values = self._open_outbox()
+            return self._values
+
+    def _open_outbox(self) -> KafkaOutbox:
+        buffer_bytes = self._options.buffer_bytes
+        return KafkaOutbox(
+            Producer(self._settings.producer(buffer_bytes, self._message_bytes)),
+            self._topics,
+            self._streams,
+            buffer_bytes=buffer_bytes,
+            message_bytes=self._message_bytes,
+            cloudevents=self._options.cloudevents,
+        )
+
     def _shared_reader(self) -> KafkaReader:
         with self._lock:
             if self._shared is None:
@@ -163,7 +178,10 @@ class KafkaBus(BusBase):
         self._directory.close()
         if self._shared is not None:
             self._shared.close()
-        self._outbox.flush(timeout)
+        deadline = time.monotonic() + timeout
+        if self._values is not None:  # first: the last words are few, and the events may need all the time there is
+            self._values.flush(timeout)
+        self._outbox.flush(max(0.0, deadline - time.monotonic()))
         self._topics.close()
 
     def _limits(self, cluster: Cluster) -> Capabilities:

@@ -6,10 +6,12 @@ producer at once, which keeps them while the broker is away.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import time_ns
+from typing import Any, NoReturn
 from zlib import crc32
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -23,6 +25,8 @@ from txlayer.adapters.streams import Stream, Streams
 from txlayer.errors import Backpressure, Closed, PayloadTooLarge, PublishFailed, TxLayerError, UsageError
 from txlayer.metadata import pack, pack_head
 from txlayer.receipt import Receipt
+
+_logger = logging.getLogger(__name__)
 
 RECORD_BYTES = 512
 """Room for what Kafka and the metadata add to a record, beside payload, key and the application's headers."""
@@ -50,15 +54,18 @@ class KafkaOutbox:
         cloudevents: bool,
     ) -> None:
         self.producer = producer
-        self._produce = producer.produce
-        self._serve = producer.poll
+        self._produce: Callable[..., None] = producer.produce
+        self._serve = self._serve_beside
         self._receipt = receipts(self._close_route)
         self._served_by_publishers = 0
         self._routes: dict[str, Route] = {}
+        """One for each topic that this bus has published to. No bound: a topic costs the broker far more."""
         self._open: dict[str, Route] = {}
         """Those with nothing waiting: their events leave at once."""
         self.plain: Mapping[str, Route] = {} if cloudevents else self._open
         """Those that `send_plain` takes."""
+        self._in_use = threading.RLock()
+        """Held while the producer is used beside its poller: the driver ends the process if it is closed meanwhile."""
         self._order = threading.Lock()
         """Held while an event is numbered and handed over, so that numbers are in the order of the log."""
         self._topics = topics
@@ -151,6 +158,7 @@ class KafkaOutbox:
             self._idle.wait_for(lambda: not self._waiting_bytes, timeout)
         self.producer.flush(max(0.0, deadline - time.monotonic()))
         with self._order:
+            self._produce = _refuse  # nobody would report what came to it
             for route in self._routes.values():
                 self._fail_waiting(route, Closed("the bus was closed before the broker was back"))
         if len(self.producer):
@@ -158,8 +166,9 @@ class KafkaOutbox:
             self.producer.flush(1.0)
         self._stopped.set()
         self._poller.join(5.0)
-        if hasattr(self.producer, "close"):  # older drivers close it with the object
-            self.producer.close()
+        with self._in_use:
+            if hasattr(self.producer, "close"):  # older drivers close it with the object
+                self.producer.close()
 
     def _poll(self) -> None:
         """Serves delivery reports, which only complete receipts: no application code runs here.
@@ -170,20 +179,31 @@ class KafkaOutbox:
         served = 0
         while not self._stopped.is_set():
             if served == self._served_by_publishers:
-                self._serve(IDLE_SECONDS)
+                self.producer.poll(IDLE_SECONDS)
             else:
                 served = self._served_by_publishers
                 time.sleep(BURST_SECONDS)
 
+    def _serve_beside(self, timeout: float) -> None:
+        """Serve on a publisher's thread, unless another one does or the producer is being closed."""
+        if self._in_use.acquire(blocking=False):
+            try:
+                if not self._stopped.is_set():
+                    self.producer.poll(timeout)
+            finally:
+                self._in_use.release()
+
     def open(self, route: Route, found: Partitions) -> None:
         """The topic is known, or cannot be had."""
         error = found.exception()
-        if route.streams and error is None:  # it was gone: the producer has to learn that it is there again
-            self.producer.list_topics(route.topic, timeout=_LEARN_SECONDS)
+        if route.streams and error is None:
+            self._learn(route.topic)
         with self._order:
             if error is not None:
                 failure = error if isinstance(error, TxLayerError) else PublishFailed(str(error))
                 self._fail_waiting(route, failure)
+                if not route.streams:
+                    self._routes.pop(route.topic, None)  # there is no such topic
                 return
             if route.partitions != found.result():  # one that was made again may have more or fewer
                 route.streams += [self._streams.open() for _ in range(len(route.streams), found.result())]
@@ -203,6 +223,15 @@ class KafkaOutbox:
             self._open[route.topic] = route
             self._idle.notify_all()
 
+    def _learn(self, topic: str) -> None:
+        """It was gone: the producer has to learn that it is there again, and does so by itself in the end."""
+        with self._in_use:
+            try:
+                if not self._stopped.is_set():
+                    self.producer.list_topics(topic, timeout=_LEARN_SECONDS)
+            except KafkaException as exc:
+                _logger.info("Kafka: the producer does not know topic %s again yet: %s", topic, exc)
+
     def _close_route(self, topic: str) -> None:
         """It was deleted: what is published from now on waits until it is made again."""
         with self._order:
@@ -221,7 +250,7 @@ class KafkaOutbox:
         stream = route.streams[partition]
         headers = event.headers_for(stream, self._cloudevents)
         try:
-            self.producer.produce(
+            self._produce(
                 route.topic,
                 event.payload,
                 event.key,
@@ -276,6 +305,11 @@ class _Open:
 
     def __call__(self, found: Partitions) -> None:
         self._outbox.open(self._route, found)
+
+
+def _refuse(*args: Any, **rest: Any) -> NoReturn:
+    """In the place of `produce` after the last flush."""
+    raise Closed("the bus is closed")
 
 
 def too_large(size: int, limit: int) -> PayloadTooLarge:

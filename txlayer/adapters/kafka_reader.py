@@ -33,6 +33,8 @@ GATHER_SECONDS = 0.003
 IDLE_SECONDS = 0.01
 """How long an idle reader waits for a message before it looks for calls."""
 _ASK_SECONDS = 2.0
+_AGAIN_SECONDS = 1.0
+"""How long a partition that the reader could not go to is left alone: asking for it holds up the others."""
 _FAR = 1000
 """Messages that are rather read again than skipped by a seek."""
 
@@ -73,12 +75,17 @@ class Feed(ABC):
 
 
 class _Partition:
-    __slots__ = ("feeds", "paused", "position")
+    __slots__ = ("assigned", "astray", "feeds", "not_before", "paused", "position")
 
     def __init__(self, position: int) -> None:
         self.feeds: list[Feed] = []
         self.position = position
         self.paused = False
+        self.assigned = True
+        self.astray = False
+        """The log has no such position any more: it stays so until another one is found."""
+        self.not_before = 0.0
+        """When to try again what has failed."""
 
 
 class KafkaReader:
@@ -107,7 +114,11 @@ class KafkaReader:
 
     def attach(self, feeds: Mapping[Place, Feed], timeout: float) -> None:
         """Begin to feed, each from its position; the reader has the topics when it returns."""
-        self._call(lambda: self._attach(feeds), timeout)
+        try:
+            self._call(lambda: self._attach(feeds), timeout)
+        except BaseException:  # it may still be done later, when nobody wants it any more
+            self._leave_call(lambda: self._detach(feeds))
+            raise
 
     def detach(self, feeds: Mapping[Place, Feed], timeout: float) -> None:
         """Nothing more is given to these."""
@@ -211,9 +222,10 @@ class KafkaReader:
             self._feed(only, batch)
             return
         groups: dict[Place, list[Message]] = {}
+        bad = []
         for message in batch:
             if message.error() is not None:
-                self._on_bad_message(message)
+                bad.append(message)
                 continue
             place = (message.topic(), message.partition())
             group = groups.get(place)  # type: ignore[arg-type]
@@ -225,6 +237,8 @@ class KafkaReader:
             partition = self._partitions.get(place)
             if partition is not None:
                 self._feed(partition, messages)
+        for message in bad:  # after the others: the end of a log is told when all before it was taken
+            self._on_bad_message(message)
 
     def _feed(self, partition: _Partition, messages: list[Message]) -> None:
         first, end = _offset(messages[0]), _offset(messages[-1]) + 1
@@ -240,48 +254,62 @@ class KafkaReader:
 
     def _catch_up(self) -> bool:
         """See who has room again, and go where the first of them stands. False when nobody has room."""
-        self._behind = False
+        behind = False
         some = not self._partitions
         for partition in self._partitions.values():
             for feed in partition.feeds:
                 if feed.behind and not feed.full:
                     feed.behind = False
-                self._behind = self._behind or feed.behind
+                behind = behind or feed.behind
                 some = some or not feed.behind
         if some:  # otherwise there is nothing to stop: the reader itself waits
             for place, partition in self._partitions.items():
-                self._go_to_first(place, partition)
+                behind = not self._take_place(place, partition) or behind
+            self._behind = behind
         return some
 
+    def _take_place(self, place: Place, partition: _Partition) -> bool:
+        """Go where the first feed of a partition stands. False when that has failed and must be tried again."""
+        if time.monotonic() < partition.not_before:
+            return False
+        try:
+            self._go_to_first(place, partition)
+        except KafkaException as exc:
+            _logger.warning("%s/%d cannot be read yet: %s", *place, self._describe(exc.args[0]))
+            partition.not_before = time.monotonic() + _AGAIN_SECONDS
+            return False
+        return True
+
     def _go_to_first(self, place: Place, partition: _Partition) -> None:
-        active = [feed.next for feed in partition.feeds if not feed.behind]
         here = TopicPartition(*place)
-        if not active:
+        if all(feed.behind for feed in partition.feeds):
             if not partition.paused:
                 self.consumer.pause([here])
                 partition.paused = True
             return
+        if partition.astray:
+            self._find_position(place, partition)
+            return
         if partition.paused:
             self.consumer.resume([here])
             partition.paused = False
-        first = min(active)
+        first = _first(partition)
         if first < partition.position or first > partition.position + _FAR:
             self.consumer.seek(TopicPartition(*place, first))
             partition.position = first
 
     def _attach(self, feeds: Mapping[Place, Feed]) -> None:
-        new = []
+        new = [TopicPartition(*place, feed.next) for place, feed in feeds.items() if place not in self._partitions]
+        if new:
+            self._learn({place.topic for place in new})
+            self.consumer.incremental_assign(new)
         for place, feed in feeds.items():
             partition = self._partitions.get(place)
             if partition is None:
                 partition = self._partitions[place] = _Partition(feed.next)
-                new.append(TopicPartition(*place, feed.next))
             partition.feeds.append(feed)
             if feed.next < partition.position or partition.paused:
                 self._behind = True  # it has to go back
-        if new:
-            self._learn({place.topic for place in new})
-            self.consumer.incremental_assign(new)
 
     def _learn(self, topics: Collection[str]) -> None:
         """A consumer that does not know a topic yet takes a second to ask for it by itself.
@@ -298,19 +326,19 @@ class KafkaReader:
             _logger.info("Kafka: topics to be read are not known yet: %s", exc)
 
     def _detach(self, feeds: Mapping[Place, Feed]) -> None:
-        gone = []
+        gone = {}
         for place, feed in feeds.items():
             partition = self._partitions.get(place)
             if partition is None or feed not in partition.feeds:
                 continue
             partition.feeds.remove(feed)
-            if partition.feeds:
-                self._behind = True
-            else:
-                del self._partitions[place]
-                gone.append(TopicPartition(*place))
-        if gone:
-            self.consumer.incremental_unassign(gone)
+            if not partition.feeds:
+                gone[place] = partition
+            self._behind = True
+        if assigned := [TopicPartition(*place) for place, partition in gone.items() if partition.assigned]:
+            self.consumer.incremental_unassign(assigned)
+        for place in gone:
+            del self._partitions[place]
 
     def _on_bad_message(self, message: Message) -> None:
         error, topic, number = message.error(), message.topic(), message.partition()
@@ -323,7 +351,7 @@ class KafkaReader:
             for feed in partition.feeds:
                 feed.reach_end(_offset(message))
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            self._find_position(place, partition)
+            partition.astray = self._behind = True
         elif error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED):
             for feed in partition.feeds:
                 feed.fail(SubscribeFailed(f"topic {topic}: {error.str()}"))
@@ -342,10 +370,12 @@ class KafkaReader:
             else:
                 continue
             feed.next = low
-        self.consumer.incremental_unassign([here])
-        partition.position = min(feed.next for feed in partition.feeds)
-        partition.paused = False
+        if partition.assigned:
+            self.consumer.incremental_unassign([here])
+            partition.assigned = partition.paused = False
+        partition.position = _first(partition)
         self.consumer.incremental_assign([TopicPartition(*place, partition.position)])
+        partition.assigned, partition.astray = True, False
 
     def _on_error(self, error: KafkaError) -> None:
         _logger.info("Kafka consumer: %s", self._describe(error))
@@ -355,15 +385,19 @@ class KafkaReader:
     def _call(self, function: Callable[[], _T], timeout: float) -> _T:
         if self._thread is threading.current_thread():
             return function()
-        future: concurrent.futures.Future[_T] = concurrent.futures.Future()
-        self._calls.append((function, future))
-        self._room.set()
+        future = self._leave_call(function)
         if self._stopping and not self._thread.is_alive():
             raise Closed("the reader is closed")
         try:
             return future.result(timeout)
         except TimeoutError:
             raise BrokerUnreachable(f"Kafka did not answer within {timeout} s") from None
+
+    def _leave_call(self, function: Callable[[], _T]) -> concurrent.futures.Future[_T]:
+        future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+        self._calls.append((function, future))
+        self._room.set()
+        return future
 
     def _answer(self, function: Callable[[], Any], future: concurrent.futures.Future[Any]) -> None:
         try:
@@ -376,3 +410,8 @@ def _offset(message: Message) -> int:
     offset = message.offset()
     assert offset is not None
     return offset
+
+
+def _first(partition: _Partition) -> int:
+    """Where the first of those stands that are not left behind."""
+    return min(feed.next for feed in partition.feeds if not feed.behind)

@@ -55,13 +55,16 @@ class KafkaSubscription(SubscriptionBase):
         for topic in topics:
             check_subscription(topic)
         with self._changing:
+            before = self._topics
+            self._topics = before.union(topics)  # first: an event that comes early is wanted
             try:
                 self._attach(self._starts(self._places(topics), held))
-            except SubscribeFailed:
-                for topic in topics:  # perhaps it was deleted: make it again the next time
-                    self._cluster.forget(topic)
+            except BaseException as exc:
+                self._topics = before
+                if isinstance(exc, SubscribeFailed):
+                    for topic in topics:  # perhaps it was deleted: make it again the next time
+                        self._cluster.forget(topic)
                 raise
-            self._topics.update(topics)
         self._cluster.watch(self._on_topics, often=any(is_pattern(topic) for topic in topics))
 
     def add(self, *topics: str) -> None:
@@ -72,7 +75,7 @@ class KafkaSubscription(SubscriptionBase):
     def remove(self, *topics: str) -> None:
         self._check_open()
         with self._changing:
-            self._topics.difference_update(topics)
+            self._topics = self._topics.difference(topics)  # a new set: the lane's thread may be looking at the old one
             self._lane.keep_only(self._wants)
             gone = {place: feed for place, feed in self._feeds.items() if not self._wants(place[0])}
             for place, feed in gone.items():
@@ -145,9 +148,15 @@ class KafkaSubscription(SubscriptionBase):
     def _attach(self, starts: Mapping[Place, int]) -> None:
         durable = self._committer is not None
         feeds = {place: EventFeed(place, at, self._lane, durable, self.stop_soon) for place, at in starts.items()}
-        self._feeds = {**self._feeds, **feeds}
-        if feeds:
+        if not feeds:
+            return
+        before = self._feeds
+        self._feeds = {**before, **feeds}
+        try:
             self._reader.attach(feeds, self._timeout)
+        except BaseException:
+            self._feeds = before  # they are not read: the next look tries again
+            raise
 
     def _on_topics(self, topics: Mapping[str, int]) -> None:
         """Topics and partitions that have come meanwhile are read from their beginning."""

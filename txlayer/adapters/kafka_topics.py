@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from txlayer.errors import BusError, Closed, TxLayerError
+from txlayer.errors import BrokerUnreachable, BusError, Closed, TxLayerError
 
 _logger = logging.getLogger(__name__)
 
@@ -60,14 +60,22 @@ class KafkaTopics:
         self._thread: threading.Thread | None = None
 
     def find(self, topic: str, *, compacted: bool = False) -> Partitions:
-        """How many partitions it has; it is created if it is missing. Fails only with what the broker forbids."""
+        """How many partitions it has; it is created if it is missing.
+
+        Fails only with what the broker forbids, and with `Closed`.
+        """
         with self._lock:
             found = self._known.get(topic)
-            if found is None:
-                found = self._known[topic] = concurrent.futures.Future()
+            if found is not None:
+                return found
+            found = concurrent.futures.Future()
+            if not self._closing.is_set():
+                self._known[topic] = found
                 self._wanted[topic] = compacted
                 self._wake()
-            return found
+                return found
+        found.set_exception(Closed("the bus is closed"))
+        return found
 
     def forget(self, topic: str) -> None:
         """It seems to be gone: ask again when it is needed."""
@@ -88,16 +96,26 @@ class KafkaTopics:
 
     def all(self, timeout: float) -> dict[str, int]:
         """All topics that the broker shows, asked now."""
-        metadata = self._admin.list_topics(timeout=timeout)
-        return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+        try:
+            return self._ask_all(timeout)
+        except KafkaException as exc:
+            error = exc.args[0]
+            kind = BrokerUnreachable if _passes(error) else BusError
+            raise kind(f"Kafka did not tell its topics: {self._describe(error)}") from exc
 
     def close(self) -> None:
-        self._closing.set()
         with self._lock:
+            self._closing.set()
             self._lock.notify()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(LOOK_SECONDS + 1.0)
-        self._fail(list(self._wanted), Closed("the bus was closed before the broker was back"))
+        with self._lock:
+            left = list(self._wanted)
+        self._fail(left, Closed("the bus was closed before the broker was back"))
+
+    def _ask_all(self, timeout: float) -> dict[str, int]:
+        metadata = self._admin.list_topics(timeout=timeout)
+        return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
 
     def _wake(self) -> None:
         if self._thread is None:
@@ -143,7 +161,7 @@ class KafkaTopics:
         with self._lock:
             watchers = list(self._watchers)
             self._next_look = time.monotonic() + self._interval()
-        topics = self.all(LOOK_SECONDS)
+        topics = self._ask_all(LOOK_SECONDS)
         for on_topics in watchers:
             try:
                 on_topics(topics)
@@ -184,23 +202,31 @@ class KafkaTopics:
 
     def _found(self, topic: str, partitions: int) -> None:
         with self._lock:
-            self._wanted.pop(topic, None)
+            if topic not in self._wanted:
+                return  # the bus was closed meanwhile
+            del self._wanted[topic]
             future = self._known[topic]
         future.set_result(partitions)
 
     def _refuse(self, topic: str, exc: KafkaException) -> None:
         """Raise again what may pass; what will not, is the answer."""
         error = exc.args[0]
-        if error.retriable() or error.code() in _PASSING:
+        if _passes(error):
             raise exc
         self._fail([topic], BusError(f"topic {topic} cannot be created: {self._describe(error)}"))
 
     def _fail(self, topics: Collection[str], error: TxLayerError) -> None:
         for topic in topics:
             with self._lock:
-                self._wanted.pop(topic, None)
+                if topic not in self._wanted:
+                    continue  # found or failed meanwhile
+                del self._wanted[topic]
                 future = self._known.pop(topic)
             future.set_exception(error)
+
+
+def _passes(error: KafkaError) -> bool:
+    return error.retriable() or error.code() in _PASSING
 
 
 _PASSING = frozenset(

@@ -2,20 +2,26 @@
 
 Decoding one user property takes paho as long as everything else about a received event, and building the empty object
 for it as long again. Here a PUBLISH is split where its parts end; paho decodes the properties when they are looked at.
+A PUBACK that says no more than which event it is for is not decoded at all.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Literal
 
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
 
 from txlayer.adapters.mqtt_properties import METADATA_PREFIX, user_pairs, varint
 from txlayer.adapters.mqtt_socket import BufferedSocket, no_delay
+
+_TAKEN = ReasonCode(PacketTypes.PUBACK)
+_NO_PROPERTIES = Properties(PacketTypes.PUBACK)
+_NOBODY_SUBSCRIBES = 0x10
 
 
 class PackedProperties(Properties):
@@ -82,6 +88,20 @@ class QuickClient(Client):
         message.properties = PackedProperties(packet[start:end])
         message.timestamp = time.monotonic()
         self.on_message(self, None, message)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _handle_pubackcomp(self, cmd: Literal["PUBACK", "PUBCOMP"]) -> MQTTErrorCode:
+        packet = self._in_packet["packet"]
+        if cmd != "PUBACK" or not (len(packet) == 2 or (len(packet) == 3 and packet[2] in (0, _NOBODY_SUBSCRIBES))):
+            return super()._handle_pubackcomp(cmd)
+        mid = int.from_bytes(packet[:2])
+        with self._out_message_mutex:
+            if self._out_messages.pop(mid, None) is None:
+                return MQTTErrorCode.MQTT_ERR_SUCCESS
+            self._inflight_messages -= 1
+        on_publish: Any = self.on_publish
+        if on_publish is not None:
+            on_publish(self, None, mid, _TAKEN, _NO_PROPERTIES)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 

@@ -17,12 +17,19 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
+    recover = module()
+    parser = argparse.ArgumentParser(prog="txlayer recover", description=recover.__doc__)
+    recover.add_arguments(parser)
+    status: int = recover.run(parser.parse_args(args.rest), console)
+    return status
+
+
+def module() -> Any:
+    """What works on the database, or an error that names the extra."""
     try:
         from txlayer import recover
     except ModuleNotFoundError as exc:
         if exc.name != "psycopg":
             raise
         raise MissingExtra("postgres", "psycopg") from exc
-    parser = argparse.ArgumentParser(prog="txlayer recover", description=recover.__doc__)
-    recover.add_arguments(parser)
-    return recover.run(parser.parse_args(args.rest), console)
+    return recover

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from txlayer.commands import recover
 from txlayer.commands.options import add_bus, add_security, security
 from txlayer.commands.tables import show
 from txlayer.connect import connect
@@ -50,9 +51,8 @@ def add(commands: Any) -> None:
 def _on_target(act: Callable[[Target, argparse.Namespace, Console], int]) -> Callable[..., int]:
     def run(args: argparse.Namespace, console: Console) -> int:
         if getattr(args, "dsn", None) is not None:
-            from txlayer.recover import list_prepared
-
-            return list_prepared(args.dsn, args.site, console)
+            status: int = recover.module().list_prepared(args.dsn, args.site, console)
+            return status
         if (args.log is None) == (args.bus is None):
             raise UsageError("give --bus for a site that runs, or --log for one that does not")
         if args.log is not None:

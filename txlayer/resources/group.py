@@ -5,7 +5,8 @@ which finds some of them prepared, knows whether that is all of them.
 
 A commit in one phase over several resources is a local two-phase commit without a log of its own: all but the first
 prepare, then the first commits, and its marker is the decision. Recovery finds it there or makes sure that it can
-never come.
+never come, before it rolls any of the others back. Work that must be done in the end is then tried again; until all
+others are prepared once more, the first stays closed to whatever is left of the former try.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class ResourceGroup:
         self._check = check
         self._taking_part = taking_part if taking_part is not None else {}
         self._handed = handed if handed is not None else {}
+        self._reopened: set[TxId] = set()
 
     @property
     def _resources(self) -> list[Resource]:
@@ -58,8 +60,15 @@ class ResourceGroup:
         return self._all
 
     def open(self, site: str, incarnation: str, member: Member = nobody) -> None:
-        for resource in self._resources:
-            resource.open(site, incarnation, member)
+        opened: list[Resource] = []
+        try:
+            for resource in self._resources:
+                resource.open(site, incarnation, member)
+                opened.append(resource)
+        except BaseException:
+            with contextlib.suppress(ResourceError):
+                self._each(opened, lambda resource: resource.close())
+            raise
 
     def work(self, tx: TxId) -> Any:
         """Handlers ask each resource by itself; those that cannot wait then are asked now."""
@@ -108,9 +117,13 @@ class ResourceGroup:
     def commit(self, tx: TxId, undo: bytes = b"") -> None:
         first, *others = self._taking_part.get(tx) or self._working(tx)
         if others and tx not in self._taking_part:
+            if tx in self._reopened:
+                self._each(others, lambda resource: resource.reopen(tx))
             self._prepare(tx, others, len(others) + 1)
             self._taking_part[tx] = [first, *others]
         try:
+            if tx in self._reopened:
+                first.reopen(tx)
             first.commit(tx, undo)
         except ResourceUnavailable:
             raise
@@ -159,6 +172,9 @@ class ResourceGroup:
     def _branches(self, tx: TxId) -> dict[str, int]:
         """The resources where `tx` is prepared, and of how many each says it is one."""
         return {r.name: branch.of for r in self._resources for branch in r.branches() if branch.tx == tx}
+
+    def reopen(self, tx: TxId) -> None:
+        self._reopened.add(tx)
 
     def branches(self) -> tuple[Branch, ...]:
         return tuple(branch for resource in self._resources for branch in resource.branches())

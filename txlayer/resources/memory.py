@@ -105,6 +105,9 @@ class MemoryResource:
             self.void[tx] = None
         return state
 
+    def reopen(self, tx: TxId) -> None:
+        self.void.pop(tx, None)
+
     def branches(self) -> tuple[Branch, ...]:
         return tuple(Branch(tx, of=unit.of) for tx, unit in self.prepared.items())
 

@@ -112,12 +112,22 @@ class Resource(Protocol):
         """The same, for good: after `none` nothing of `tx` can be prepared or committed here any more."""
         ...
 
+    def reopen(self, tx: TxId) -> None:
+        """Take back that the unit was given up: it is done after all, from the start. A commit's marker stays.
+
+        For work that must be done in the end, though a try at it was settled as `none`; called just before `commit`.
+        """
+        ...
+
     def branches(self) -> tuple[Branch, ...]:
         """Every prepared unit of this site in this resource, whatever log it was prepared under."""
         ...
 
     def undo_record(self, tx: TxId) -> bytes:
-        """What `commit` stored for undoing; empty if there is nothing."""
+        """What `commit` stored for undoing; empty if there is nothing.
+
+        A site undoes by its log, which has the same events: this is what is left of them where the log is lost.
+        """
         ...
 
     def markers(self) -> tuple[TxId, ...]:

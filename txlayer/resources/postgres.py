@@ -25,7 +25,7 @@ from txlayer.messages import TxId
 from txlayer.resources.port import Branch, Member, nobody
 from txlayer.resources.postgres_exchange import ConnectionLost, Rejected, exchange, tags
 from txlayer.resources.postgres_lane import Lane
-from txlayer.resources.postgres_names import Names, read_name
+from txlayer.resources.postgres_names import OURS_TO_FINISH, Names, read_name
 from txlayer.resources.postgres_sources import Lease, source_of
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
@@ -57,22 +57,25 @@ class Batch:
 class _Unit:
     lease: Lease | None = None
     queued: list[tuple[str, Parameters]] = field(default_factory=list)
-    saved: tuple[bool, int] = (False, 0)
-    """At the savepoint: whether the connection was open, and how many statements were queued."""
+    saved: tuple[bool, tuple[tuple[str, Parameters], ...]] = (False, ())
+    """At the savepoint: whether the connection was open, and what was queued."""
     lost: str = ""
     """Why nothing can come of it any more."""
+    opening: threading.Lock = field(default_factory=threading.Lock)
+    """A publisher asks for the connection from a thread of its own, while the member that it is may do so too."""
 
 
 class PostgresResource:
     """A PostgreSQL database: a URL, the user's own psycopg pool (blocking or async), or an SQLAlchemy engine.
 
-    `lock_timeout` is in force inside every unit and must be below the deadline for votes: it ends deadlocks that go
-    through several databases, which no server can see. `connections` is the size of our own pool, `finishing` that of
-    the lane which is kept free for finishing. `patience` bounds every wait for the server or for a connection.
+    `lock_timeout` is in force inside every unit and must be below the deadline for votes, which is `vote_within` and in
+    one shot `census_within`: it ends deadlocks that go through several databases, which no server can see.
+    `connections` is the size of our own pool, `finishing` that of the lane which is kept free for finishing.
+    `patience` bounds every wait for the server or for a connection.
     """
 
     def __init__(
-        self, database: Any, *, name: str = "", lock_timeout: float = 2.0, isolation: str = "",
+        self, database: Any, *, name: str = "", lock_timeout: float = 1.0, isolation: str = "",
         connections: int = 8, finishing: int = 2, patience: float = 5.0,
     ) -> None:  # fmt: skip
         self._source = source_of(database, connections, patience)
@@ -93,8 +96,12 @@ class PostgresResource:
     def open(self, site: str, incarnation: str, member: Member = nobody) -> None:
         self._names = Names(site, self.name, incarnation, member)
         self._lane = Lane(self._source, self._finishing, self._patience, self.name)
-        self._lane.open(self._within)
-        self._source.open()
+        try:
+            self._lane.open(self._within)
+            self._source.open()
+        except BaseException:
+            self._lane.close()
+            raise
 
     def batch(self, sql: str, parameters: Parameters = None) -> Batch:
         """Work for a handler to return: sent in one message with begin, marker and prepare."""
@@ -108,12 +115,13 @@ class PostgresResource:
         unit = self._units.setdefault(tx, _Unit())
         if unit.lost:
             raise ResourceError(unit.lost)
-        if unit.lease is None:
-            unit.lease = self._begun()
-        if unit.queued:
-            queued, unit.queued = unit.queued, []
-            self._say(unit.lease, b"; ".join(unit.lease.bound(*statement) for statement in queued))
-        return unit.lease.handle
+        with unit.opening:
+            if unit.lease is None:
+                unit.lease = self._begun()
+            if unit.queued:
+                queued, unit.queued = unit.queued, []
+                self._say(unit.lease, b"; ".join(unit.lease.bound(*statement) for statement in queued))
+            return unit.lease.handle
 
     def add(self, tx: TxId, batch: Batch) -> None:
         self._units.setdefault(tx, _Unit()).queued.extend(batch.statements)
@@ -128,14 +136,14 @@ class PostgresResource:
         if unit.lease is not None:
             again = b"RELEASE SAVEPOINT txlayer; " if unit.saved[0] else b""
             self._say(unit.lease, again + b"SAVEPOINT txlayer")
-        unit.saved = (unit.lease is not None, len(unit.queued))
+        unit.saved = (unit.lease is not None, tuple(unit.queued))
 
     def undo_to_savepoint(self, tx: TxId) -> None:
         unit = self._units.get(tx)
         if unit is None:
             return
         had_connection, queued = unit.saved
-        del unit.queued[queued:]
+        unit.queued = list(queued)  # a handler that asked for the connection has had them sent: that is undone too
         if not had_connection or unit.lease is None:
             self._let_go(unit)
             return
@@ -149,8 +157,9 @@ class PostgresResource:
         unit = self._units.get(tx)
         if unit is not None:
             unit.lost = f"{tx} was abandoned: its handler took too long"
-            if unit.lease is not None:
-                unit.lease.cut()
+            lease = unit.lease  # whoever works in the unit may let go of it meanwhile
+            if lease is not None:
+                lease.cut()
 
     # Two phases
 
@@ -217,11 +226,13 @@ class PostgresResource:
             self._prepared[tx] = gid
         return _state(done, gid)
 
+    def reopen(self, tx: TxId) -> None:
+        self._lane.run(f"DELETE FROM txlayer.marker WHERE key = '{self._names.marker(tx)}' AND NOT done")
+
     def branches(self) -> tuple[Branch, ...]:
         rows = self._lane.rows(
             "SELECT gid, extract(epoch FROM clock_timestamp() - prepared) FROM pg_prepared_xacts "
-            f"WHERE starts_with(gid, '{self._names.prefix}') AND database = current_database() "
-            "AND pg_has_role(owner, 'MEMBER') ORDER BY prepared"
+            f"WHERE starts_with(gid, '{self._names.prefix}') AND {OURS_TO_FINISH} ORDER BY prepared"
         )
         found = [(read_name(gid or ""), age) for gid, age in rows]
         return tuple(

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from psycopg import Connection
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGresult
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from txlayer.errors import ResourceError, ResourceUnavailable
 from txlayer.resources.postgres_exchange import ConnectionLost, Rejected, exchange
@@ -59,12 +59,12 @@ class Lane:
         if answer[0] is None:
             self.run(f"BEGIN; SELECT pg_advisory_xact_lock({_SETUP_LOCK}); {_TABLE}; COMMIT")
 
-    def run(self, sql: str, within: float = 0.0) -> list[PGresult]:
+    def run(self, sql: str) -> list[PGresult]:
         """Send a message; again if the connection that was at hand turns out to be dead."""
         for _ in range(_TRIES):
             with contextlib.suppress(ConnectionLost):
-                return self._run(sql, within or self._patience)
-        return self._run(sql, within or self._patience)
+                return self._run(sql)
+        return self._run(sql)
 
     def ask(self, sql: str) -> list[str | None]:
         """The first row of a query."""
@@ -139,17 +139,22 @@ class Lane:
         keys = ", ".join(f"'{marker}'" for marker in markers)
         self.run(f"BEGIN; SET LOCAL synchronous_commit = off; DELETE FROM txlayer.marker WHERE key IN ({keys}); COMMIT")
 
-    def _run(self, sql: str, within: float) -> list[PGresult]:
+    def _run(self, sql: str) -> list[PGresult]:
         try:
             conn = self._pool.getconn(self._patience)
-        except PoolTimeout as exc:
+        except (PoolTimeout, PoolClosed) as exc:
             raise ResourceUnavailable(f"the database of {self._name!r} cannot be reached: {exc}") from exc
         try:
-            return exchange(conn.pgconn, sql.encode(), within)
+            return exchange(conn.pgconn, sql.encode(), self._patience)
         finally:
-            if conn.pgconn.transaction_status == TransactionStatus.INERROR:
-                conn.rollback()
-            self._pool.putconn(conn)
+            self._give_back(conn)
+
+    def _give_back(self, conn: Connection[object]) -> None:
+        """Clean, or closed: the pool replaces a closed one."""
+        if conn.pgconn.transaction_status == TransactionStatus.INERROR:
+            with contextlib.suppress(ConnectionLost):  # which has closed it
+                exchange(conn.pgconn, b"ROLLBACK", self._patience)
+        self._pool.putconn(conn)
 
 
 def _autocommit(conn: Connection[object]) -> None:

@@ -20,6 +20,11 @@ from txlayer.resources.port import Member, nobody
 LONGEST = 199
 SHORTENED = 8
 """So many bytes of a member's hash tell it from the others of one transaction."""
+OURS_TO_FINISH = (
+    "database = current_database() "
+    "AND (owner = current_user OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user))"
+)
+"""Of pg_prepared_xacts: what this connection can finish. To be a member of the owner's role is not enough."""
 _FIRST = "txlayer1"
 _HEX = re.compile("([0-9a-f]{2})*")
 

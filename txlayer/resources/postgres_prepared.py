@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import psycopg
 
 from txlayer.errors import ResourceError, ResourceUnavailable
-from txlayer.resources.postgres_names import ReadName, read_name
+from txlayer.resources.postgres_names import OURS_TO_FINISH, ReadName, read_name
 
-_FOUND = """
+_FOUND = f"""
 SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::float8,
     ARRAY(SELECT DISTINCT relation::regclass::text FROM pg_locks JOIN pg_class ON pg_class.oid = relation
           WHERE virtualtransaction = '-1/' || p.transaction AND relkind = 'r' AND relname <> 'marker' ORDER BY 1)
 FROM pg_prepared_xacts p
-WHERE database = current_database() AND pg_has_role(owner, 'MEMBER') AND starts_with(gid, 'txlayer1:')
+WHERE {OURS_TO_FINISH} AND starts_with(gid, 'txlayer1:')
 ORDER BY prepared
 """
 

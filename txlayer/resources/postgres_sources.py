@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from psycopg import AsyncClientCursor, AsyncConnection, ClientCursor, Connection, Error
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq.abc import PGconn
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout
 
 from txlayer.errors import ResourceError, UsageError
 from txlayer.resources.postgres_exchange import alive
@@ -55,8 +55,8 @@ class Lease:
             raise ResourceError(str(exc)) from exc
 
     def cut(self) -> None:
-        """From any thread: whoever uses the connection gets an error."""
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as doubled:
+        """From any thread: whoever uses the connection gets an error. One that is closed already needs nothing."""
+        with contextlib.suppress(OSError, Error), socket.socket(fileno=os.dup(self.pgconn.socket)) as doubled:
             doubled.shutdown(socket.SHUT_RDWR)
 
 
@@ -157,6 +157,8 @@ class PoolSource:
                 f"no connection within {self.patience} s: the database is away, or all {self.pool.max_size} "
                 "connections of the pool are in use (raise its max_size)"
             ) from exc
+        except PoolClosed as exc:
+            raise ResourceError(f"the pool is closed: {exc}") from exc
 
     def give(self, lease: Lease) -> None:
         lease.released()
@@ -216,6 +218,8 @@ class AsyncPoolSource:
             conn = asyncio.run_coroutine_threadsafe(self.pool.getconn(self.patience), self._loop).result()
         except PoolTimeout as exc:
             raise ResourceError(f"no connection of the async pool within {self.patience} s") from exc
+        except PoolClosed as exc:
+            raise ResourceError(f"the pool is closed: {exc}") from exc
         return Lease(conn, conn)
 
     def give(self, lease: Lease) -> None:

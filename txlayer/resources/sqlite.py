@@ -93,6 +93,7 @@ class SqliteResource:
         self._open: tuple[TxId, SqliteUnit] | None = None
         self._forgotten: list[TxId] = []
         self._incarnation = ""
+        self._reopened: set[TxId] = set()
 
     @_alone
     def open(self, site: str, incarnation: str, member: Member = nobody) -> None:
@@ -107,7 +108,7 @@ class SqliteResource:
         if self._open is not None:
             raise ResourceError(f"the database is in use by {self._open[0]}")
         holder = self._db.execute("SELECT tx FROM txlayer_prepared WHERE tx <> ?", (_text(tx),)).fetchone()
-        if holder is not None or self._marker(tx) is not None or self.state(tx) != "none":
+        if holder is not None or self.state(tx) != "none":
             raise ResourceError(f"the database is in use by {holder[0] if holder else tx}")
         self._db.execute("BEGIN IMMEDIATE")
         self._open = (tx, SqliteUnit(self._db, self.lock))
@@ -142,10 +143,10 @@ class SqliteResource:
     @_alone
     def prepare(self, tx: TxId, of: int = 1) -> None:
         statements = self._take(tx)
-        if self._marker(tx) is not None:
+        if self._marker(tx) is not None and not self._reopens(tx):
             raise ResourceError(f"{tx} was committed or given up before")
         row = (_text(tx), msgspec.msgpack.encode(statements), of, self._incarnation, time.time())
-        self._run([("INSERT INTO txlayer_prepared VALUES (?, ?, ?, ?, ?)", row)])
+        self._run([_unmarked(tx), ("INSERT INTO txlayer_prepared VALUES (?, ?, ?, ?, ?)", row)])
 
     @_alone
     def commit_prepared(self, tx: TxId) -> None:
@@ -161,8 +162,8 @@ class SqliteResource:
     def commit(self, tx: TxId, undo: bytes = b"") -> None:
         statements = self._take(tx)
         marker = self._marker(tx)
-        if marker is None:
-            self._run([*statements, _marked(tx, True, undo)])
+        if marker is None or self._reopens(tx):
+            self._run([*statements, _unmarked(tx), _marked(tx, True, undo)])
         elif not marker[0]:
             raise ResourceError(f"{tx} was given up before")
 
@@ -197,6 +198,10 @@ class SqliteResource:
         return state
 
     @_alone
+    def reopen(self, tx: TxId) -> None:
+        self._reopened.add(tx)  # inside an open unit the marker cannot be deleted: what ends the unit does it
+
+    @_alone
     def branches(self) -> tuple[Branch, ...]:
         rows = self._db.execute("SELECT tx, incarnation, of_all, made FROM txlayer_prepared ORDER BY rowid")
         return tuple(Branch(_tx(tx), log, of, time.time() - made, self.name) for tx, log, of, made in rows)
@@ -220,6 +225,12 @@ class SqliteResource:
     def close(self) -> None:
         self._closed = True
         self._db.close()
+
+    def _reopens(self, tx: TxId) -> bool:
+        """Whether it was given up, which is taken back now, once."""
+        marker, reopened = self._marker(tx), tx in self._reopened
+        self._reopened.discard(tx)
+        return reopened and marker is not None and not marker[0]
 
     def _sweep(self) -> None:
         """Inside an open unit it would be undone with the unit."""
@@ -262,6 +273,10 @@ class SqliteResource:
 
 def _marked(tx: TxId, done: bool, undo: bytes = b"") -> Statement:
     return ("INSERT INTO txlayer_marker VALUES (?, ?, ?)", (_text(tx), done, undo))
+
+
+def _unmarked(tx: TxId) -> Statement:
+    return ("DELETE FROM txlayer_marker WHERE tx = ?", (_text(tx),))
 
 
 def _removed(tx: TxId) -> Statement:

@@ -66,6 +66,8 @@ class NoBranch:
     def settle(self, tx: TxId) -> str:
         return self.state(tx)
 
+    def reopen(self, tx: TxId) -> None: ...
+
     def branches(self) -> tuple[Branch, ...]:
         return ()
 

@@ -73,11 +73,13 @@ _MEMBER_ROOM = 40
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """How many threads run application code, how many finish prepared work, how many more may replace stuck ones."""
+    """How many threads run application code, vote (prepare), and finish; how many more may replace stuck ones."""
 
     handlers: int = 8
     finishers: int = 4
     spare: int = 8
+    voters: int = 8
+    """They prepare and send batches with it: who waits for a lock there keeps nobody from finishing."""
 
 
 @dataclass(slots=True)
@@ -193,6 +195,7 @@ class Engine:
         self.workshop = Workshop(
             self.members,
             Pool(f"{settings.name}-handler", threads.handlers, threads.spare),
+            Pool(f"{settings.name}-voter", threads.voters, 0),
             Pool(f"{settings.name}-finisher", threads.finishers, threads.spare),
             settings.handler_within,
             self.loop.post,
@@ -200,10 +203,6 @@ class Engine:
             probe,
         )
         self.loop.workshop = self.workshop
-        if settings.register is not None:
-            opener = partial(open_register, settings.register)
-            self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
-            self.loop.registrar.start()
         self.loop.on_surface = self._on_surface
         self.loop.on_effect = self._on_effect
         self.loop.on_stopped = self._on_stopped
@@ -211,17 +210,27 @@ class Engine:
         self.loop.on_operate = self._on_operate
         self.loop.ignores = self._ignores
         self.application.give_up = self.loop.post
+        if settings.register is not None:
+            opener = partial(open_register, settings.register)
+            self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
+            self.loop.registrar.start()
         self.recovery = Recovery(self)
         self.open_transactions = directory.OpenTransactions(self.bus, self.participant.coordinator)
 
     def _connect(self) -> None:
         self._types_watch = directory.watch_types(self.bus, self._on_type)
         self.wires.enter(self.identity, self._info())
-        self.resources = None
-        self._open_resources(known=())  # while another holds the name, they are its own
+        self._open_all_resources()  # not before: while another holds the name, they are its own
         if self.settings.hosts:
             directory.forget_former(self.bus, self.settings.name)
         self.wires.listen(self._types(), self.durable, self.identity, self._on_delivery, self._on_presence)
+
+    def _open_all_resources(self) -> None:
+        self.resources = None
+        if resources := self.application.resources():
+            group = ResourceGroup(resources)
+            group.open(self.settings.name, self.log.header.incarnation, self.participant.seat.keyring.member)
+            self.resources = group
 
     def _start_loop(self) -> None:
         if isinstance(self.settings.seal, BrokerSeal):
@@ -285,8 +294,8 @@ class Engine:
         for watch in (self._types_watch, self._open_watch):
             if watch is not None:
                 watch.close()
-        self.workshop.handlers.close()
-        self.workshop.finishers.close()
+        for pool in (self.workshop.handlers, self.workshop.voters, self.workshop.finishers):
+            pool.close()
         if self.resources is not None:
             self.resources.close()
         if self.loop.registrar is not None:

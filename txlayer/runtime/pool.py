@@ -7,6 +7,7 @@ those that wait as well as new ones.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -14,10 +15,12 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
+_logger = logging.getLogger(__name__)
+
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Something to be run once. `result` is what it returned."""
+    """Something to be run once. `result` is what it returned, None if it failed: who wants to know why catches it."""
 
     run: Callable[[], Any]
     done: Callable[[Job], None]
@@ -102,7 +105,10 @@ class Pool:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job.started = time.monotonic()
-            job.result = job.run()
+            try:
+                job.result = job.run()
+            except Exception:  # the thread is for all jobs
+                _logger.exception("a job of %s failed", self._name)
             with self._lock:
                 job.finished = True
                 given_up = job.given_up

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from txlayer.effects import FinishUnit
-from txlayer.errors import ResourceError
 from txlayer.messages import TxId
 from txlayer.resources.port import Branch
 from txlayer.runtime.branches import UNDO
@@ -63,8 +62,9 @@ class Recovery:
         assert self._engine.resources is not None
         try:
             return self._engine.resources.branches()
-        except ResourceError as exc:
-            _logger.warning("site %s cannot look for prepared branches: %s", self._engine.settings.name, exc)
+        except Exception as exc:  # of any kind: a site that is being closed has closed its resources
+            if not self._engine.closed:
+                _logger.warning("site %s cannot look for prepared branches: %s", self._engine.settings.name, exc)
             return ()
 
     def _found(self, job: Job) -> None:

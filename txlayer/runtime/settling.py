@@ -49,7 +49,11 @@ class Registrar:
     def start(self) -> None:
         """Leave what the finishers of this site will need."""
         self.register = self.open()
-        leave_keys(self.register, self.seat)
+        try:
+            leave_keys(self.register, self.seat)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Let go of it."""

@@ -92,7 +92,7 @@ class UnitWork:
             case Compensate():
                 return self._compensate(work)
             case ApplyWhole():
-                reason = self._attempt(lambda: self._apply(work.tx, work.events))
+                reason = self._attempt(lambda: self._apply(work))
                 return WholeApplied(work.tx, not reason, reason)
             case ForgetMarker():
                 self._resource.forget(work.tx)
@@ -125,7 +125,7 @@ class UnitWork:
             self._resource.roll_back(work.tx)
             return CompensationDone(work.tx, True)
         undo = undo_of(work.tx)
-        if self._was_committed(undo):
+        if self._was_committed(undo, work.attempt):
             return CompensationDone(work.tx, True)
         reason = self._attempt(lambda: self._undo(work.tx, undo, work.events))
         if reason:
@@ -137,23 +137,34 @@ class UnitWork:
             self._handlers.compensate(tx, event, self._resource.work(undo))
         self._resource.commit(undo)
 
-    def _apply(self, tx: TxId, events: Iterable[Numbered]) -> None:
-        if self._was_committed(tx):
+    def _apply(self, work: ApplyWhole) -> None:
+        tx = work.tx
+        if self._was_committed(tx, work.attempt):
             return
         try:
-            for event in events:
+            for event in work.events:
                 self._handlers.handle(tx, event, self._resource.work(tx))
-            self._resource.commit(tx)
         except (HandlerFailed, ResourceError):
             self._resource.roll_back(tx)
             raise
+        self._resource.commit(tx)  # if its answer is lost, nothing is rolled back before it is known what happened
 
-    def _was_committed(self, tx: TxId) -> bool:
-        """Whether an earlier attempt has done it, then to the end; otherwise nothing of it is left."""
-        if self._resource.state(tx) == "committed":
+    def _was_committed(self, tx: TxId, attempt: int) -> bool:
+        """Whether an earlier attempt has done it, then to the end; otherwise nothing of it is left.
+
+        Where a part of it is prepared, the commit of another part may still be on its way: that is settled first. To
+        be settled is to be given up; this work must be done in the end, so it is taken back.
+        """
+        state = self._resource.state(tx)
+        settled = state == "prepared"
+        if settled:
+            state = self._resource.settle(tx)
+        if state == "committed":
             self._resource.commit_prepared(tx)
             return True
         self._resource.roll_back(tx)
+        if settled or attempt > 1:
+            self._resource.reopen(tx)
         return False
 
     def _attempt(self, act: Any) -> str:

@@ -1,9 +1,10 @@
-"""Runs the work of members: for one transaction one piece after the other, on two pools of threads.
+"""Runs the work of members: for one transaction one piece after the other, on three pools of threads.
 
-Handlers run on the one; preparing, committing, rolling back and forgetting on the other, so that handlers that wait for
-locks cannot starve the commit that would release them. Work that runs neither application code nor a resource is done
-at once. A handler past its deadline is given up: its vote is no, its thread is counted as stuck. Finishing that fails,
-because a database is away, is tried again until it works.
+Handlers run on the first. Preparing, and committing in one phase, run on the second: the statements of a batch are sent
+with them, so they wait for locks as handlers do. What releases locks, finishing and rolling back, runs on the third,
+which nobody who waits for a lock can fill. Work that runs neither application code nor a resource is done at once. A
+handler past its deadline is given up: its vote is no, its thread is counted as stuck. Finishing that fails, because a
+database is away, is tried again until it works.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ from txlayer.runtime.unit_work import HandlerFailed, UnitWork, Work, undo_of
 
 _logger = logging.getLogger(__name__)
 
-_FINISHING = (PrepareUnit, CommitUnit, FinishUnit, InspectUnit, ForgetMarker)
+_VOTING = (PrepareUnit, CommitUnit)
+_FINISHING = (FinishUnit, InspectUnit, ForgetMarker)
 _LONGEST_PAUSE = 10.0
 
 
@@ -107,6 +109,7 @@ class Workshop:
 
     members: Memberships
     handlers: Pool
+    voters: Pool
     finishers: Pool
     within: float
     """Seconds that a handler may take."""
@@ -210,7 +213,7 @@ class Workshop:
         if self._waits_for_subscriber(task):
             return
         member = self._member(task)
-        if isinstance(task, PrepareUnit | CommitUnit) and not member.quiet() and not member.consented:
+        if isinstance(task, _VOTING) and not member.quiet() and not member.consented:
             member.consented = True
             task = Consent(task.tx)
             self._queues[task.tx].appendleft(task)
@@ -219,12 +222,17 @@ class Workshop:
             return
         attempt = Attempt()
         job = Job(partial(self._perform, task, member, attempt), lambda job: self.post(TaskDone(task, job)))
-        pool = self.finishers if isinstance(task, (*_FINISHING, Undo)) else self.handlers
+        pool = self._pool(task)
         if not pool.submit(job):
             self._finish(task, self._hung(task, pool))
         elif pool is self.handlers:
             seconds = self.within * max(1, len(task.events) if isinstance(task, ApplyWhole | Compensate) else 1)
             self._set_deadline(seconds, _Running(task, member, attempt, job, seconds))
+
+    def _pool(self, task: Task) -> Pool:
+        if isinstance(task, _VOTING):
+            return self.voters
+        return self.finishers if isinstance(task, (*_FINISHING, Undo)) else self.handlers
 
     def _waits_for_subscriber(self, task: Task) -> bool:
         """Without its subscriber the resources of a prepared unit are unknown: it would be taken for finished."""
@@ -249,7 +257,7 @@ class Workshop:
     def _at_once(task: Task, member: Membership) -> bool:
         if isinstance(task, AskScope):
             return not member.asks()
-        return isinstance(task, (*_FINISHING, Undo)) and not member.resources()
+        return isinstance(task, (*_VOTING, *_FINISHING, Undo)) and not member.resources()
 
     # Deadlines
 
@@ -270,9 +278,7 @@ class Workshop:
         elif self.handlers.give_up(job):
             self.late += 1
             running.attempt.given_up = running.member.lost = True
-            for resource in running.member.resources():
-                resource.abandon(task.tx)
-                resource.abandon(undo_of(task.tx))
+            self._abandon(running)
             if isinstance(task, ApplyWhole | Compensate):
                 self.members.known.pop(task.tx, None)  # the next attempt starts with participants of its own
             _logger.error("a handler of %s did not return within %s s and is given up", task.tx, running.seconds)
@@ -280,6 +286,15 @@ class Workshop:
 
     def _hung(self, task: Task, pool: Pool) -> Input | Objection | None:
         return self._refusal(task, f"all {pool.threads} threads for handlers hang")
+
+    @staticmethod
+    def _abandon(running: _Running) -> None:
+        for resource in running.member.resources():
+            for tx in (running.task.tx, undo_of(running.task.tx)):
+                try:
+                    resource.abandon(tx)
+                except Exception:  # on the runtime thread: a resource that fails must not stop the site
+                    _logger.exception("%s could not be taken away from a handler that is given up", tx)
 
     @staticmethod
     def _refusal(task: Task, reason: str) -> Input | Objection | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from txlayer.messages import ChainKind, Outcome, Scope, Status, TxId, TxType, Visibility
@@ -60,8 +61,8 @@ def _told_after_forgetting(history: History, tx: TxId) -> bool:
 def outcome_checker(history: History) -> None:
     """What callers are told is what was decided, every time they are told, by id and by key."""
     for call in history.calls.values():
-        for number, outcome in enumerate(call.outcomes):
-            _check_told(history, call, outcome)
+        for number, (outcome, at) in enumerate(zip(call.outcomes, call.told_at, strict=True)):
+            _check_told(history, call, outcome, at)
             if outcome.status is Status.FINISHED and not call.outcomes[:number]:
                 history.violation(f"forgotten before its caller was told: {outcome.tx} of {call.key}")
     for outcome in history.told_later:
@@ -72,15 +73,15 @@ def outcome_checker(history: History) -> None:
             _check_told(history, call_of, outcome)
 
 
-def _check_told(history: History, call: CallSeen, outcome: Outcome) -> None:
+def _check_told(history: History, call: CallSeen, outcome: Outcome, at: float = math.inf) -> None:
     """No log is lost and no outcome retired in these worlds: nobody may be told that nothing is known of an id.
 
-    Of a key it may be said if nothing committed under it: which keys committed and were confirmed, a coordinator does
-    not remember over a crash.
+    Of a key it may be said as long as nothing has committed under it: which keys committed and were confirmed, a
+    coordinator does not remember over a crash.
     """
     committed = _committed(history, call, outcome.tx)
     what = f"{outcome.tx} under {call.key}"
-    excused = outcome.tx is None and call.coordinator in history.crashed and not committed
+    excused = outcome.tx is None and call.coordinator in history.crashed and not _committed(history, call, None, at)
     if outcome.status is Status.UNKNOWN and not excused:
         history.violation(f"told unknown: {what}")
     if outcome.status is Status.COMMITTED and not committed and call.terms.tx_type is TxType.DISTRIBUTED:
@@ -94,10 +95,11 @@ def _check_told(history: History, call: CallSeen, outcome: Outcome) -> None:
         history.violation(f"committed without a call: {what}")
 
 
-def _committed(history: History, call: CallSeen, tx: TxId | None) -> bool:
+def _committed(history: History, call: CallSeen, tx: TxId | None, before: float = math.inf) -> bool:
     """Whether this transaction committed; of an answer that names none, whether any under the key of the call did."""
     tried = [one for one, of in history.by_tx.items() if of.key == call.key] if tx is None else [tx]
-    return any(_final(history, one) is not None for one in tried)
+    seen = [(commit, at) for one in tried for (commit, _), at in history.decisions.get(one, {}).items()]
+    return any(commit and at <= before for commit, at in seen)
 
 
 def applied_checker(world: World) -> None:

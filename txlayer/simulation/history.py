@@ -22,6 +22,8 @@ class CallSeen:
     called_at: float | None = None
     withdrawn_at: float | None = None
     outcomes: list[Outcome] = field(default_factory=list)
+    told_at: list[float] = field(default_factory=list)
+    """When it heard each of them."""
     done: bool = False
 
 

@@ -205,6 +205,7 @@ class Script:
         if outcome.status is Status.PENDING or self.call.done:
             return
         self.call.outcomes.append(outcome)
+        self.call.told_at.append(self.world.clock.now)
         if outcome.tx is not None:
             self.world.history.by_tx[outcome.tx] = self.call
             self.call.attempts.append(outcome.tx)

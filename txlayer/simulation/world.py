@@ -236,12 +236,12 @@ class World:
         return [tx for tx in prepared if tx.coordinator == coordinator and site != coordinator]
 
     def follow(self, node: Node) -> None:
-        """Sites that follow, or are durable local members, read every coordinator."""
+        """Sites that follow, or are durable local members, read every coordinator, themselves from their first own."""
         for kind in ChainKind:
             types = tuple(t for t in TYPES if self.plan.tastes[node.name, t].reads() is kind)
             for other, peer in self.nodes.items():
-                if types and other != node.name:
-                    anew = (node.name, other, kind.value) in self.history.stale
+                anew = (node.name, other, kind.value) in self.history.stale
+                if types and (other != node.name or anew):
                     node.take(FollowCall(other, peer.identity.incarnation, kind, types, anew))
 
     def _announce(self, name: str, alive: bool) -> None:

@@ -29,6 +29,8 @@ class Ballot:
     members: dict[bytes, Join]
     settle_for: Conditions | None
     votes: dict[bytes, bool] = field(default_factory=dict)
+    reasons: dict[bytes, str] = field(default_factory=dict)
+    """Of votes that came with the answers to the census, until they are counted."""
 
     def on_vote(self, member: bytes, yes: bool, reason: str) -> Ruling | None:
         """Count a vote; a ruling if it aborts the transaction."""

@@ -213,7 +213,7 @@ class Coordinated:
         local = self.terms.tx_type is TxType.LOCAL
         return Decided(
             self.tx, self.terms.type, status, final, done, self.key, self._caller(), self.called, reason, public, local,
-            self._initiator(),
+            self._initiator(), self.terms.limit,
         )  # fmt: skip
 
     def _caller(self) -> str:

@@ -252,7 +252,7 @@ class TxCoordinator(Voting):
     @classmethod
     def recover(cls, seat: Seat, record: Decided | DelegationOpened | Settling) -> TxCoordinator:
         """A transaction as the log remembers it."""
-        terms = Terms(record.type) if isinstance(record, Decided) else record.terms
+        terms = Terms(record.type, limit=record.limit) if isinstance(record, Decided) else record.terms
         census = Census(record.tx, terms)
         initiator = record.publisher if isinstance(record, DelegationOpened) else record.initiator or record.publisher
         events = EventCoordinator(terms, initiator, seat.limits)

@@ -55,14 +55,17 @@ class Voting(Coordinated):
             return [Surface("vote ignored", self.tx)]
         if self.census.on_join(msgspec.structs.replace(join, hashes=self.hashes)) is not None:
             self.ballot.votes.setdefault(vote.member, value)
+            self.ballot.reasons.setdefault(vote.member, vote.reason)
             if not value and self.terms.settle_for is None:
                 return self._rule(Ruling(False, reason=vote.reason or "a member voted no", by=join.identity))
         return self._close_census() if self.census.complete() else []
 
-    def _count_one_shot(self, votes: dict[bytes, bool]) -> list[Effect]:
+    def _count_one_shot(self, came: Ballot) -> list[Effect]:
         self.phase = Phase.VOTING
-        for member, value in votes.items():
-            self.ballot.on_vote(member, value, "")
+        for member, value in came.votes.items():
+            veto = self.ballot.on_vote(member, value, came.reasons.get(member, ""))
+            if veto is not None:
+                return self._rule(veto)
         ruling = self.ballot.ruling()
         assert ruling is not None, "in one shot a join and its vote are one message"
         return self._rule(ruling)
@@ -137,11 +140,11 @@ class Voting(Coordinated):
         reason = self.census.failure()
         if reason:
             return self._fail_census(reason)
-        votes = self.ballot.votes
+        came = self.ballot
         self.ballot = Ballot(self.census.joined, self.terms.settle_for)
         self.census.others, self.census.present = {}, None
         if self.terms.one_shot:
-            return self._count_one_shot(votes)
+            return self._count_one_shot(came)
         self.phase = Phase.OPEN
         begin = m.Begin(self.tx, tuple(self.ballot.members), self.terms.type)
         created = m.Created(self.key, self.tx, len(self.ballot.members), self.callers[self.publisher])

@@ -7,32 +7,46 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
+from tests.conftest import DEADLINE
 from txlayer import errors
-from txlayer.adapters.kafka_outbox import KafkaOutbox
+from txlayer.adapters.kafka_outbox import SERVE_EVERY, KafkaOutbox
 from txlayer.adapters.streams import Streams
 
 
 class Producer:
-    """Keeps what it is given; the test makes the delivery reports."""
+    """Keeps what it is given; the test makes the delivery reports. Of no use when it is closed, as the driver's."""
 
     def __init__(self) -> None:
         self.reports: list[Any] = []
+        self.away = self.closed = False
 
     def produce(
         self, topic: str, value: bytes, key: bytes | None, partition: int, on_delivery: Any, *_: Any, **more: Any
     ) -> None:
+        self._check_open()
         self.reports.append(on_delivery)
 
     def poll(self, timeout: float) -> int:
+        self._check_open()
         return 0
 
     def list_topics(self, topic: str, timeout: float) -> None:
-        """Nothing to learn."""
+        self._check_open()
+        if self.away:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     def flush(self, timeout: float) -> int:
+        self._check_open()
         return 0
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise RuntimeError("Producer has been closed")
 
     def __len__(self) -> int:
         return 0
@@ -44,13 +58,16 @@ class Topics:
     def __init__(self) -> None:
         self.partitions = 1
         self.known = True
+        self.error: errors.TxLayerError | None = None
         self.asked: list[str] = []
         self.forgotten: list[str] = []
 
     def find(self, topic: str, *, compacted: bool = False) -> Future[int]:
         self.asked.append(topic)
         found: Future[int] = Future()
-        if self.known:
+        if self.error is not None:
+            found.set_exception(self.error)
+        elif self.known:
             found.set_result(self.partitions)
         return found
 
@@ -71,12 +88,17 @@ def topics() -> Topics:
 
 
 @pytest.fixture
-def outbox(topics: Topics) -> Iterator[KafkaOutbox]:
-    producer: Any = Producer()
-    made: Any = topics
-    box = KafkaOutbox(producer, made, Streams(), buffer_bytes=1 << 20, message_bytes=1 << 20, cloudevents=False)
+def producer() -> Producer:
+    return Producer()
+
+
+@pytest.fixture
+def outbox(producer: Producer, topics: Topics) -> Iterator[KafkaOutbox]:
+    made: Any = (producer, topics)
+    box = KafkaOutbox(*made, Streams(), buffer_bytes=1 << 20, message_bytes=1 << 20, cloudevents=False)
     yield box
-    box.flush(0.0)
+    if not producer.closed:
+        box.flush(0.0)
 
 
 def publish(outbox: KafkaOutbox, **rest: Any) -> Any:
@@ -122,3 +144,55 @@ def test_a_topic_that_was_made_again_may_have_other_partitions(outbox: KafkaOutb
     publish(outbox)
     assert outbox.plain["rooms"].partitions == 2
     assert outbox.plain["rooms"].default < 2
+
+
+def test_a_broker_that_is_away_when_a_topic_is_found_again_blocks_no_event(
+    outbox: KafkaOutbox, producer: Producer
+) -> None:
+    publish(outbox)(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), Report())
+    producer.away = True
+    publish(outbox)
+    assert len(producer.reports) == 2
+    publish(outbox)
+    assert len(producer.reports) == 3
+
+
+@pytest.mark.parametrize("key", [None, b"k"])
+def test_an_event_that_comes_after_the_last_flush_is_refused(outbox: KafkaOutbox, key: bytes | None) -> None:
+    publish(outbox)
+    route = outbox.plain["rooms"]
+    outbox.flush(0.0)
+    with pytest.raises(errors.Closed):
+        outbox.send_plain(route, b"x", key, "")
+    with pytest.raises(errors.Closed):
+        outbox.send("rooms", b"x", {"h": "v"}, key, "")
+
+
+def test_a_topic_that_is_found_after_the_last_flush_fails_what_came_for_it(
+    outbox: KafkaOutbox, producer: Producer, topics: Topics
+) -> None:
+    publish(outbox)(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), Report())
+    outbox.flush(0.0)
+    for receipt in (publish(outbox), outbox.send("others", b"x", None, None, "")):
+        with pytest.raises(errors.Closed):
+            receipt.wait(DEADLINE)
+    assert len(producer.reports) == 1
+
+
+def test_a_publisher_that_serves_reports_does_not_meet_a_closed_producer(outbox: KafkaOutbox) -> None:
+    publish(outbox)
+    route = outbox.plain["rooms"]
+    outbox.flush(0.0)
+    outbox._produce = lambda *_: None  # it was taken a moment before the last flush
+    for _ in range(SERVE_EVERY):
+        outbox.send_plain(route, b"x", None, "")
+
+
+def test_topics_that_cannot_be_had_are_not_remembered(outbox: KafkaOutbox, topics: Topics) -> None:
+    topics.error = errors.BusError("forbidden")
+    with pytest.raises(errors.PublishFailed, match="forbidden"):
+        outbox.send("rooms", b"x", None, None, "").wait(DEADLINE)
+    assert outbox._routes == {}
+    topics.error = None
+    publish(outbox)
+    assert list(outbox._routes) == ["rooms"]

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from txlayer.effects import CommitUnit, Compensate, CompensationDone, InspectUnit, UnitCommitted, UnitInspected
+from txlayer.effects import (
+    ApplyWhole,
+    CommitUnit,
+    Compensate,
+    CompensationDone,
+    InspectUnit,
+    UnitCommitted,
+    UnitInspected,
+    WholeApplied,
+)
 from txlayer.errors import ResourceError, ResourceUnavailable, UsageError
 from txlayer.messages import Item, Numbered, TxId
 from txlayer.resources.group import ResourceGroup
@@ -159,6 +168,54 @@ def test_compensation_of_several_resources_is_one_unit_done_once_in_reverse_orde
     assert again.perform(Compensate(TX, EVENTS)) == CompensationDone(TX, True)
     assert handlers.undone == [2, 1], "the first attempt had committed, the second found that"
     assert [resource.values.get("1") for resource in pair] == ["undone", "undone"]
+
+
+@pytest.mark.parametrize("lost", ["commit before", "commit after"])
+@pytest.mark.parametrize("crash", [True, False])
+def test_a_whole_transaction_is_applied_to_all_resources_or_none_when_an_answer_is_lost(
+    pair: tuple[Flaky, Flaky], lost: str, crash: bool
+) -> None:
+    """A follower, or a durable local member, that has several databases."""
+    pair[0].lost = [lost]
+    unanswered: dict[TxId, None] = {}
+    taking_part: dict[TxId, Any] = {}
+
+    def perform(attempt: int) -> Any:
+        group = ResourceGroup(pair, taking_part=taking_part)
+        return UnitWork(group, Handlers(*pair), unanswered).perform(ApplyWhole(TX, EVENTS, attempt))
+
+    with pytest.raises(ResourceUnavailable):
+        perform(1)
+    assert pair[1].prepared, "as long as the first may have committed"
+    if crash:
+        restarted(*pair)
+        taking_part.clear()
+    assert perform(1 if crash else 2) == WholeApplied(TX, True)
+    assert [resource.values for resource in pair] == [{"1": "done", "2": "done"}] * 2
+    assert not pair[1].prepared
+
+
+def test_a_late_commit_of_a_former_try_finds_the_way_closed_until_the_others_are_prepared(
+    pair: tuple[Flaky, Flaky],
+) -> None:
+    a, b = pair
+    a.lost = ["commit before"]
+    group = ResourceGroup(pair)
+    with pytest.raises(ResourceUnavailable):
+        UnitWork(group, Handlers(*pair)).perform(ApplyWhole(TX, EVENTS))
+    handlers = Handlers(*pair)
+
+    def meanwhile(tx: TxId, event: Numbered, work: Any) -> None:
+        with pytest.raises(ResourceError, match="given up"):
+            a.commit(TX)
+        handlers.handle(tx, event, work)
+
+    class Late:
+        handle = staticmethod(meanwhile)
+        compensate = handlers.compensate
+
+    assert UnitWork(ResourceGroup(pair), Late()).perform(ApplyWhole(TX, EVENTS[:1], 2)) == WholeApplied(TX, True)
+    assert a.values == b.values == {"2": "done"}
 
 
 def test_compensation_before_its_action_keeps_the_action_out(pair: tuple[Flaky, Flaky]) -> None:

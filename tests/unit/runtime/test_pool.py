@@ -87,3 +87,12 @@ def test_a_job_that_has_finished_cannot_be_given_up() -> None:
     assert not pool.give_up(job)
     assert pool.stuck == 0
     pool.close()
+
+
+def test_a_job_that_fails_costs_no_thread_and_is_done_without_a_result() -> None:
+    pool, done = Pool("t", 1, 0), []
+    submit(pool, lambda: 1 / 0, done)
+    submit(pool, lambda: "next", done)
+    eventually(lambda: done == [None, "next"])
+    assert pool.threads == 1
+    pool.close()

@@ -289,6 +289,23 @@ def test_only_member_decides_alone_and_only_its_answer_counts() -> None:
     assert bench.sites["h"].participant.coordinator.transactions[tx].outcome.status is Status.COMMITTED
 
 
+def test_refused_delegation_stays_aborted_for_whoever_asks_after_a_restart() -> None:
+    bench = Bench(Site("p"), Site("h"), Site("a", member(one_phase=True)))
+    tx = begin(bench, Terms("orders", limit=Limit.DISTRIBUTED), coordinator="h")
+    bench.sites["a"].handlers.failing = ["x"]
+    bench.lose = lambda target, message: isinstance(message, m.Event | m.Abort | m.Vote | m.Delegated)
+    publish(bench, "p", "k", "x")
+    bench.give("p", CommitCall("k"))
+    bench.lose = lambda target, message: False
+    bench.fire("h", "retry", "c")
+    bench.fire("a", "gap")
+    bench.restart("h")
+    bench.give("p", ConfirmCall("k"))
+    assert not bench.sites["h"].participant.coordinator.transactions
+    bench.give("p", AskCall("later", "h", tx))
+    assert status(bench, "later") is Status.ABORTED
+
+
 def test_restarted_coordinator_presumes_abort_only_for_its_own_log() -> None:
     bench = Bench(Site("p"), Site("a", member()))
     tx = begin(bench)

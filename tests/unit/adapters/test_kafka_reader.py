@@ -1,0 +1,223 @@
+"""What the reader does when its consumer refuses, against a consumer that is only written down."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from tests.conftest import DEADLINE, eventually
+from txlayer.adapters import kafka_reader
+from txlayer.adapters.kafka_reader import Feed, KafkaReader
+from txlayer.errors import BrokerUnreachable, SubscribeFailed
+
+AWAY = KafkaError._TRANSPORT
+
+
+class Read:
+    """A message, or what the driver says in the place of one."""
+
+    def __init__(self, topic: str, offset: int, error: int | None = None) -> None:
+        self._topic, self._offset = topic, offset
+        self._error = None if error is None else KafkaError(error)
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+
+class Consumer:
+    """Gives the batches that a test puts in, and fails what the test says as often as it says."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.batches: list[list[Read]] = []
+        self.fails: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
+        self.first_offset = 0
+        self.changed = threading.Event()
+
+    def consume(self, most: int, timeout: float) -> list[Read]:
+        if not self.batches:
+            self.changed.wait(timeout)
+            self.changed.clear()
+        return self.batches.pop(0) if self.batches else []
+
+    def give(self, *batch: Read) -> None:
+        self.batches.append(list(batch))
+        self.changed.set()
+
+    def incremental_assign(self, places: Sequence[TopicPartition]) -> None:
+        self._perhaps_fail("incremental_assign")
+        self.positions.update({place.topic: place.offset for place in places})
+
+    def incremental_unassign(self, places: Sequence[TopicPartition]) -> None:
+        self._perhaps_fail("incremental_unassign")
+        for place in places:
+            del self.positions[place.topic]
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+        self._perhaps_fail("get_watermark_offsets")
+        return self.first_offset, 1000
+
+    def seek(self, place: TopicPartition) -> None:
+        self._perhaps_fail("seek")
+        self.positions[place.topic] = place.offset
+
+    def list_topics(self, *args: Any, **rest: Any) -> None:
+        """Nothing to learn."""
+
+    pause = resume = list_topics
+
+    def unassign(self) -> None:
+        self.positions.clear()
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _perhaps_fail(self, call: str) -> None:
+        if self.fails.get(call):
+            self.fails[call] -= 1
+            raise KafkaException(KafkaError(AWAY))
+
+
+class Got(Feed):
+    """Keeps the offsets that it was given."""
+
+    def __init__(self, next: int = 0) -> None:
+        super().__init__(next)
+        self.offsets: list[int] = []
+        self.lost: list[tuple[int, int]] = []
+        self.at_end: list[int] = []
+
+    @property
+    def full(self) -> bool:
+        return False
+
+    def take(self, messages: Sequence[Any]) -> None:
+        self.offsets += [message.offset() for message in messages]
+
+    def lose(self, first: int, last: int) -> None:
+        self.lost.append((first, last))
+
+    def fail(self, error: Exception) -> None:
+        raise AssertionError(error)
+
+    def reach_end(self, offset: int) -> None:
+        self.at_end = list(self.offsets)
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaReader]:
+    monkeypatch.setattr(kafka_reader, "Consumer", Consumer)
+    monkeypatch.setattr(kafka_reader, "_AGAIN_SECONDS", 0.0)
+    made = KafkaReader({}, "test", str)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def consumer(reader: KafkaReader) -> Consumer:
+    made: Any = reader.consumer
+    return made
+
+
+def feeds(reader: KafkaReader, next: int = 0) -> tuple[Got, Got]:
+    a, b = Got(next), Got(next)
+    reader.attach({("a", 0): a, ("b", 0): b}, DEADLINE)
+    return a, b
+
+
+def test_a_position_that_is_not_found_drops_nothing_of_other_partitions(
+    reader: KafkaReader, consumer: Consumer
+) -> None:
+    _, b = feeds(reader)
+    consumer.fails["get_watermark_offsets"] = 1_000_000
+    consumer.give(Read("b", 0), Read("a", 0, KafkaError._AUTO_OFFSET_RESET), Read("b", 1))
+    consumer.give(Read("b", 2))
+    eventually(lambda: b.offsets == [0, 1, 2])
+
+
+@pytest.mark.parametrize("call", ["get_watermark_offsets", "incremental_unassign", "incremental_assign"])
+def test_a_position_that_is_gone_is_looked_for_until_it_is_found(
+    reader: KafkaReader, consumer: Consumer, call: str
+) -> None:
+    a, b = feeds(reader)
+    consumer.first_offset = 5
+    consumer.fails[call] = 3
+    consumer.give(Read("a", 0, KafkaError._AUTO_OFFSET_RESET))
+    eventually(lambda: consumer.positions == {"a": 5, "b": 0})
+    assert consumer.fails[call] == 0
+    consumer.give(Read("a", 5), Read("b", 0))
+    eventually(lambda: (a.offsets, b.offsets) == ([5], [0]))
+    assert a.lost == [(0, 4)]
+
+
+def test_going_back_is_tried_until_it_succeeds(reader: KafkaReader, consumer: Consumer) -> None:
+    a, b = feeds(reader, 100)
+    early = Got(7)
+    consumer.fails["seek"] = 3
+    reader.attach({("a", 0): early}, DEADLINE)
+    eventually(lambda: consumer.positions == {"a": 7, "b": 100})
+    consumer.give(*(Read("a", offset) for offset in range(7, 102)))
+    eventually(lambda: early.offsets == list(range(7, 102)))
+    assert (a.offsets, b.offsets) == ([100, 101], [])
+
+
+def test_a_partition_that_cannot_be_assigned_is_assigned_the_next_time(reader: KafkaReader, consumer: Consumer) -> None:
+    consumer.fails["incremental_assign"] = 1
+    with pytest.raises(SubscribeFailed):
+        feeds(reader)
+    assert consumer.positions == {}
+    a, b = feeds(reader)
+    assert consumer.positions == {"a": 0, "b": 0}
+    consumer.give(Read("a", 0), Read("b", 0))
+    eventually(lambda: (a.offsets, b.offsets) == ([0], [0]))
+
+
+def test_a_partition_that_could_not_be_left_can_be_read_again(reader: KafkaReader, consumer: Consumer) -> None:
+    a, b = feeds(reader)
+    consumer.fails["incremental_unassign"] = 1
+    with pytest.raises(SubscribeFailed):
+        reader.detach({("a", 0): a}, DEADLINE)
+    consumer.give(Read("a", 0), Read("b", 0))
+    eventually(lambda: b.offsets == [0])
+    again = Got(0)
+    reader.attach({("a", 0): again}, DEADLINE)
+    eventually(lambda: consumer.positions["a"] == 0)
+    consumer.give(Read("a", 0))
+    eventually(lambda: again.offsets == [0])
+    assert a.offsets == []
+
+
+def test_the_end_of_a_log_is_told_when_all_before_it_was_taken(reader: KafkaReader, consumer: Consumer) -> None:
+    a, _ = feeds(reader)
+    consumer.give(Read("a", 0), Read("a", 1), Read("a", 2, KafkaError._PARTITION_EOF))
+    eventually(lambda: a.at_end == [0, 1])
+
+
+def test_an_attachment_that_comes_too_late_is_undone(reader: KafkaReader, consumer: Consumer) -> None:
+    go_on, busy = threading.Event(), threading.Event()
+
+    def hold_up() -> None:
+        busy.set()
+        go_on.wait(DEADLINE)
+
+    reader.tick = hold_up
+    busy.wait(DEADLINE)
+    late = Got()
+    with pytest.raises(BrokerUnreachable):
+        reader.attach({("a", 0): late}, 0.0)
+    go_on.set()
+    reader.detach({}, DEADLINE)  # what was left before it is done
+    assert (reader._partitions, consumer.positions) == ({}, {})
