@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace as replace_fields
 
 from txlayer.adapters.base import check_label
-from txlayer.effects import AskCall, ConfirmCall, FollowCall, LeaveCall, Predicate, Surface
+from txlayer.effects import AskCall, ConfirmCall, LeaveCall, Predicate, Surface
 from txlayer.errors import OutcomeUnknown, UsageError
 from txlayer.event_types import EventTypes, check_type_name, declared
 from txlayer.filters import Where, text
@@ -22,7 +22,6 @@ from txlayer.logs.port import Disk
 from txlayer.logs.register import Register
 from txlayer.messages import (
     Access,
-    ChainKind,
     Conditions,
     Item,
     Join,
@@ -401,15 +400,12 @@ class SiteBase:
         return self._engine.subscribed(self._type_name(type))
 
     def follow_anew(self, coordinator: str) -> None:
-        """After a snapshot was loaded: read the chains of a coordinator from now on."""
+        """After a snapshot was loaded: followers and durable local members here read a coordinator from now on."""
         self._engine.check()
         view = self._engine.views.get(coordinator)
         if view is None:
             raise UsageError(f"site {coordinator!r} was never seen on this bus")
-        for kind, scope in ((ChainKind.COMMITS, Scope.FOLLOWER), (ChainKind.CALLS, Scope.LOCAL)):
-            types = tuple(sorted({s.type for s in self._application.subscribers if s.scope is scope}))
-            if types:
-                self._engine.post(FollowCall(coordinator, view.identity.incarnation, kind, types, anew=True))
+        self._engine.follow_anew(view)
 
 
 @dataclass(slots=True)

@@ -93,7 +93,7 @@ class Driver:
             "transactions": len(history.calls),
             "committed": outcomes[Status.COMMITTED.value],
             "outcomes": dict(outcomes),
-            "applied": len(history.applied),
+            "applied": len(history.applied) + len(history.followed),
             "undone": sum(applied.undone is not None for applied in history.applied),
             "kills": self.kills,
             "broker_kills": self.broker_kills,

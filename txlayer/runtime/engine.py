@@ -33,7 +33,7 @@ from txlayer.logs.port import Disk
 from txlayer.logs.record_log import Identity as LogIdentity
 from txlayer.logs.record_log import RecordLog, open_log
 from txlayer.logs.register import Register
-from txlayer.messages import Census, ChainKind, Operate, Scope, TxId
+from txlayer.messages import Census, ChainKind, Operate, TxId
 from txlayer.participant import Subscriber
 from txlayer.ports import Bus, Identity, SiteView, Standing
 from txlayer.records import Intent, LocalIntent, MemberDecided, VotedNo
@@ -44,12 +44,13 @@ from txlayer.runtime.calls import Calls
 from txlayer.runtime.inspection import TransactionView, inspect, inspect_records
 from txlayer.runtime.log_url import open_disk, open_register
 from txlayer.runtime.loop import Loop, Probe
-from txlayer.runtime.membership import Application, Membership, Memberships
+from txlayer.runtime.membership import Application, Membership
+from txlayer.runtime.memberships import Left, Memberships
 from txlayer.runtime.operations import Operations, answer_to
 from txlayer.runtime.pool import Job, Pool
 from txlayer.runtime.recovery import Recovery
 from txlayer.runtime.settling import Registrar
-from txlayer.runtime.unit_work import marked_transactions
+from txlayer.runtime.unit_work import marked_units
 from txlayer.runtime.wires import HOSTS, TYPES, Wires, remembered_head
 from txlayer.runtime.workshop import Workshop
 from txlayer.security import BrokerSeal, Seal
@@ -189,7 +190,7 @@ class Engine:
         self.wires = Wires(self.bus, settings.name)
         self.loop = Loop(self.wires, settings.seal, self.log, self.participant, self.calls, probe)
         self.members = Memberships(self.application)
-        self.members.recovered(_types_in(self.log))
+        self.members.left = _left_in(self.log)
         self._since = {view.tx: time.monotonic() - view.seconds for view in inspect_records(self.log)}
         threads = settings.threads
         self.workshop = Workshop(
@@ -210,6 +211,7 @@ class Engine:
         self.loop.on_operate = self._on_operate
         self.loop.ignores = self._ignores
         self.application.give_up = self.loop.post
+        self.application.surface = lambda surface: self.loop.post(partial(self._on_surface, surface))
         if settings.register is not None:
             opener = partial(open_register, settings.register)
             self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
@@ -238,7 +240,7 @@ class Engine:
                 "site %s: security is the broker's access lists alone; give a secret to keep others out",
                 self.settings.name,
             )
-        self.loop.start(marked_transactions(self.resources) if self.resources is not None else ())
+        self.loop.start(marked_units(self.resources) if self.resources is not None else ())
         self.loop.post(self._sweep)
         self.recovery.start()
 
@@ -387,7 +389,7 @@ class Engine:
             gone = [s for s in self.application.active() if s.type == event_type]
             if not gone:
                 raise UsageError(f"nobody here subscribes to {event_type!r}")
-            before, read = set(self._types()), self._read_types()
+            before, read = set(self._types()), self._read_types(*ChainKind)
             if not self.started:
                 kept = [s for s in self.application.subscribers if not any(s is one for one in gone)]
                 self.application.subscribers[:] = kept
@@ -397,7 +399,7 @@ class Engine:
             self._leaving |= left
             assert self.wires.presence is not None
             self.wires.presence.update(self._info())
-        self.loop.post(UnfollowCall(tuple(sorted(left | (read - self._read_types())))))
+        self.loop.post(UnfollowCall(tuple(sorted(left | (read - self._read_types(*ChainKind))))))
         return gone
 
     def _ignores(self, census: Census) -> bool:
@@ -506,13 +508,21 @@ class Engine:
 
     def _follow(self, view: SiteView) -> None:
         """Sites that follow, or are durable local members, read every coordinator that they hear of."""
-        for kind, wanted in ((ChainKind.COMMITS, _follows), (ChainKind.CALLS, _reads_calls)):
-            types = sorted(self._read_types(wanted))
-            if types and view.standing is Standing.ALIVE:
-                self.loop.post(FollowCall(view.name, view.identity.incarnation, kind, tuple(types)))
+        if view.standing is Standing.ALIVE:
+            self._read_chains(view, anew=False)
 
-    def _read_types(self, wanted: Callable[[Subscriber], bool] = lambda s: _follows(s) or _reads_calls(s)) -> set[str]:
-        names = [s.type for s in self.application.active() if wanted(s)]
+    def follow_anew(self, view: SiteView) -> None:
+        """From now on, whatever was missed; also what a subscriber chose to follow in `on_join`."""
+        self._read_chains(view, anew=True)
+
+    def _read_chains(self, view: SiteView, anew: bool) -> None:
+        for kind in ChainKind:
+            types = sorted(self._read_types(kind))
+            if types or anew:
+                self.loop.post(FollowCall(view.name, view.identity.incarnation, kind, tuple(types), anew))
+
+    def _read_types(self, *kinds: ChainKind) -> set[str]:
+        names = [s.type for s in self.application.active() if s.chain in kinds]
         return {below for name in names for below in self.application.types.descendants(name)}
 
     # On the runtime thread
@@ -625,19 +635,12 @@ def _types_of(view: SiteView) -> tuple[str, ...]:
     return tuple(types.split("\n")) if types else ()
 
 
-def _follows(subscriber: Subscriber) -> bool:
-    return subscriber.scope is Scope.FOLLOWER
-
-
-def _reads_calls(subscriber: Subscriber) -> bool:
-    return subscriber.scope is Scope.LOCAL and subscriber.durable
-
-
-def _types_in(log: RecordLog) -> list[tuple[TxId, str]]:
-    found = []
+def _left_in(log: RecordLog) -> dict[TxId, Left]:
+    """Transactions that an earlier life left, with what is known of them."""
+    found = {}
     for record in log.records.values():
         if isinstance(record, Intent):
-            found.append((record.tx, record.terms.type))
+            found[record.tx] = Left(record.terms.type, record.terms, record.parts)
         elif isinstance(record, VotedNo | MemberDecided | LocalIntent):
-            found.append((record.tx, record.type))
+            found[record.tx] = Left(record.type, record.terms, record.parts)
     return found

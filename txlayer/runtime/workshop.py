@@ -40,9 +40,11 @@ from txlayer.messages import Scope, TxId
 from txlayer.resources.group import ResourceGroup
 from txlayer.resources.port import Resource
 from txlayer.runtime.branches import Attempt, NoBranch
-from txlayer.runtime.membership import Membership, Memberships
+from txlayer.runtime.membership import Membership
+from txlayer.runtime.memberships import Memberships
 from txlayer.runtime.pool import Job, Pool
-from txlayer.runtime.unit_work import HandlerFailed, UnitWork, Work, undo_of
+from txlayer.runtime.unit_work import HandlerFailed, UnitWork, Work
+from txlayer.units import undo_of
 
 _logger = logging.getLogger(__name__)
 
@@ -238,11 +240,11 @@ class Workshop:
         """Without its subscriber the resources of a prepared unit are unknown: it would be taken for finished."""
         if isinstance(task, AskScope | ForgetMarker):
             return False
-        event_type = self.members.unserved(task.tx, task.type if isinstance(task, ApplyWhole) else "")
+        event_type = self.members.unserved(task.tx, task.terms if isinstance(task, ApplyWhole) else None)
         if event_type:
             self._unserved[task.tx] = task
             _logger.error(
-                "%s of type %r is unfinished and nobody subscribes to it here: subscribe before the site starts",
+                "%s of type %r is unfinished and nobody here takes it up: subscribe before the site starts, as before",
                 task.tx,
                 event_type,
             )
@@ -251,7 +253,7 @@ class Workshop:
     def _member(self, task: Task) -> Membership:
         if isinstance(task, AskScope):
             return self.members.invite(task.tx, task.terms)
-        return self.members.of(task.tx, task.type if isinstance(task, ApplyWhole) else "")
+        return self.members.of(task.tx, task.terms if isinstance(task, ApplyWhole) else None)
 
     @staticmethod
     def _at_once(task: Task, member: Membership) -> bool:
@@ -280,7 +282,7 @@ class Workshop:
             running.attempt.given_up = running.member.lost = True
             self._abandon(running)
             if isinstance(task, ApplyWhole | Compensate):
-                self.members.known.pop(task.tx, None)  # the next attempt starts with participants of its own
+                self.members.renew(task.tx)
             _logger.error("a handler of %s did not return within %s s and is given up", task.tx, running.seconds)
             self._finish(task, self._refusal(task, f"a handler did not return within {running.seconds} s"))
 

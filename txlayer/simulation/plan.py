@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
-from txlayer.messages import Access, Item
+from txlayer.messages import Access, Item, Scope
 from txlayer.simulation import faults as fault_kinds
 from txlayer.simulation.faults import Faults
 from txlayer.simulation.history import CallSeen
@@ -53,6 +53,9 @@ def draw_plan(seed: int) -> Plan:
             plan.tastes[name, event_type] = draw_taste(rng)
     for number in range(plan.transactions):
         plan.scripts.append(_draw_script(rng, names, number, plan.span))
+    for where, taste in plan.tastes.items():
+        if rng.random() < 0.15 and taste.scope is not Scope.FOLLOWER:
+            plan.tastes[where] = replace(taste, follows=True)
     return plan
 
 

@@ -24,6 +24,7 @@ from txlayer.transactions.chain import Chain
 from txlayer.transactions.coordinator_desk import CoordinatorDesk
 from txlayer.transactions.reader import ChainReader
 from txlayer.transactions.seat import Bounds, Seat
+from txlayer.units import entry_of
 
 from .bench import Bench, Site, member
 
@@ -303,7 +304,7 @@ def test_follower_that_has_all_entries_but_is_still_applying_them_is_not_stale()
     reader.on_commit(m.Commit("c", "log", ChainKind.COMMITS, 4, tx, Terms("t"), ()))
     reader.on_stale(m.Stale("c", "log", ChainKind.COMMITS, low=5))
     assert not reader.stale
-    reader.on_applied(WholeApplied(tx, ok=True))
+    reader.on_applied(WholeApplied(entry_of(tx, ChainKind.COMMITS), ok=True))
     assert reader.upto == 4
     reader.on_stale(m.Stale("c", "log", ChainKind.COMMITS, low=6))
     assert reader.stale, "entry 5 is gone and never came"
