@@ -76,6 +76,14 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class NotSent:
+    """The bus takes no message of this size: it will not take it later either."""
+
+    message: AnyMessage
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Publish a frame of another site again, as it came."""
 
@@ -500,6 +508,13 @@ class LeaveCall:
 
 
 @dataclass(frozen=True, slots=True)
+class UnfollowCall:
+    """The application does not read these types any more, in no chain."""
+
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FollowCall:
     """This site reads a chain of a coordinator, from now on. Repeated after a snapshot was loaded: `anew`."""
 
@@ -512,6 +527,7 @@ class FollowCall:
 
 Input: TypeAlias = (
     Received
+    | NotSent
     | TimerFired
     | ScopeChosen
     | HandlerDone
@@ -536,4 +552,5 @@ Input: TypeAlias = (
     | ConfirmCall
     | LeaveCall
     | FollowCall
+    | UnfollowCall
 )

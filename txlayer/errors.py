@@ -32,6 +32,7 @@ TxLayerError
 │   ├── LogRolledBack         older than what others have seen of it
 │   ├── LogTooNew             written by a later release
 │   └── LogFailed             a write or sync failed; the process must stop
+├── SiteStalled               (retriable) the site's own thread did not answer in time
 └── ResourceError             what a member prepares and commits; definite
     └── ResourceUnavailable   (retriable) it cannot be reached: nothing is known, ask again
 """
@@ -204,6 +205,12 @@ class LogTooNew(LogError):
 
 class LogFailed(LogError):
     """A write or sync failed. What is on disk is unknown: stop, start again, recover."""
+
+
+class SiteStalled(TxLayerError):
+    """The site's thread did not answer in time: it waits for its disk, or the machine stands still."""
+
+    retriable = True
 
 
 class ResourceError(TxLayerError):

@@ -127,8 +127,8 @@ class Subscription(Protocol):
     def unsubscribe(self) -> None:
         """End it for good: a durable name is forgotten by the broker."""
 
-    def close(self) -> None:
-        """Stop receiving. A durable name goes on collecting what is published."""
+    def close(self, timeout: float = 5.0) -> None:
+        """Stop receiving. A durable name goes on collecting. A handler that runs is waited for up to `timeout`."""
 
 
 class Watch(Protocol):

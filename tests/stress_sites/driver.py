@@ -37,7 +37,7 @@ class Wishes:
     seed: int = 1
     mutant: str = ""
     """A planted bug, by name."""
-    rest_within: float = 300.0
+    rest_within: float = 120.0
     """Seconds after the last fault within which everything must have come to rest."""
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from tests.conftest import eventually
 from txlayer import demo
+from txlayer.demo_timeline import Timeline
+
+
+def test_what_is_said_is_shown_while_the_story_goes_on() -> None:
+    console = Console(record=True, width=120)
+    timeline = Timeline(console, ("office", "anna"))
+    timeline.say("anna", "joins")
+    eventually(lambda: "joins" in console.export_text(clear=False))
+    timeline.close()
 
 
 def test_the_demo_ends_in_agreement_after_a_refusal_an_undo_and_a_crash() -> None:

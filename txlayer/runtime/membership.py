@@ -38,16 +38,23 @@ class Application:
     payloads: Payloads
     types: EventTypes
     subscribers: list[Subscriber] = field(default_factory=list)
+    retired: list[Subscriber] = field(default_factory=list)
+    """Those among them that take part in nothing new: what they have begun they finish."""
     give_up: Callable[[MemberAborts], None] = lambda _: None
     surface: Callable[[Surface], None] = lambda _: None
     loop: asyncio.AbstractEventLoop | None = None
 
+    def active(self) -> list[Subscriber]:
+        """Subscribers that take part in what comes."""
+        return [s for s in self.subscribers if not any(s is gone for gone in self.retired)]
+
     def matching(self, event_type: str, attributes: Mapping[str, str]) -> list[Subscriber]:
         """Subscribers of the type, or of a parent of it, whose filter lets the transaction through."""
-        return [s for s in self.of_type(event_type) if s.filter.matches(attributes)]
+        names = set(self.types.ancestors(event_type))
+        return [s for s in self.active() if s.type in names and s.filter.matches(attributes)]
 
     def of_type(self, event_type: str) -> list[Subscriber]:
-        """Subscribers of the type, or of a parent of it."""
+        """Subscribers of the type, or of a parent of it; also retired ones, whose work may be unfinished."""
         names = set(self.types.ancestors(event_type))
         return [s for s in self.subscribers if s.type in names]
 

@@ -155,7 +155,7 @@ class Workshop:
     def on_done(self, done: TaskDone) -> None:
         """A worker is through."""
         self._cancel_deadline(done.task.tx)
-        self._finish(done.task, done.job.result)
+        self._finish(done.task, self._hung(done.task, self.handlers) if done.job.refused else done.job.result)
 
     def _finish(self, task: Task, result: Result) -> None:
         """The first task of its queue is over: what follows from it comes before what was asked for later."""
@@ -226,7 +226,7 @@ class Workshop:
         job = Job(partial(self._perform, task, member, attempt), lambda job: self.post(TaskDone(task, job)))
         pool = self._pool(task)
         if not pool.submit(job):
-            self._finish(task, self._refusal(task, f"all {pool.threads} threads for handlers hang"))
+            self._finish(task, self._hung(task, pool))
         elif pool is self.handlers:
             seconds = self.within * max(1, len(task.events) if isinstance(task, ApplyWhole | Compensate) else 1)
             self._set_deadline(seconds, _Running(task, member, attempt, job, seconds))
@@ -285,6 +285,9 @@ class Workshop:
                 self.members.renew(task.tx)
             _logger.error("a handler of %s did not return within %s s and is given up", task.tx, running.seconds)
             self._finish(task, self._refusal(task, f"a handler did not return within {running.seconds} s"))
+
+    def _hung(self, task: Task, pool: Pool) -> Input | Objection | None:
+        return self._refusal(task, f"all {pool.threads} threads for handlers hang")
 
     @staticmethod
     def _abandon(running: _Running) -> None:

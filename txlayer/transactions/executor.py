@@ -44,7 +44,7 @@ from txlayer.messages import Hashes, Terms, TxId
 from txlayer.records import Intent, MemberDecided, VotedNo
 from txlayer.tokens import reveals
 from txlayer.transactions.compensation import Compensation
-from txlayer.transactions.seat import Seat
+from txlayer.transactions.seat import Seat, brief
 from txlayer.transactions.sequence import Sequence
 
 
@@ -237,7 +237,7 @@ class Executor:
 
     def _refuse(self, reason: str) -> list[Effect]:
         self.state = State.REFUSED
-        self.reason = reason
+        self.reason = reason = brief(reason)
         self.recorded = True
         terms = self.terms if self.hashes.commit else None  # of a transaction that was forgotten only the type is known
         record = VotedNo(self.tx, self.terms.type, reason, self.delegated, terms, self.choice.parts)

@@ -11,7 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from txlayer import messages as m
-from txlayer.effects import Append, ApplyWhole, CancelTimer, Effect, ForgetMarker, Send, SetTimer, Surface, WholeApplied
+from txlayer.effects import (
+    Append,
+    ApplyWhole,
+    CancelTimer,
+    Drop,
+    Effect,
+    ForgetMarker,
+    Send,
+    SetTimer,
+    Surface,
+    WholeApplied,
+)
 from txlayer.messages import ChainKind, TxId
 from txlayer.records import Cursor
 from txlayer.transactions.seat import Seat
@@ -35,6 +46,8 @@ class ChainReader:
     attempt: int = 0
     registration: int = 1
     asked: int = 0
+    released: bool = False
+    """The coordinator knows that nothing is read here any more."""
 
     def start(self) -> list[Effect]:
         """Ask to be registered; what the log says of an earlier time is kept."""
@@ -43,10 +56,13 @@ class ChainReader:
 
     def resume(self) -> list[Effect]:
         """After a restart: say where to go on, or again that it cannot: a crash may have come before that was heard."""
-        return [self._tell_stale()] if self.stale else self._ask()
+        return [self._tell_stale()] if self.stale and self.types else self._ask()
 
     def on_followed(self, followed: m.Followed) -> list[Effect]:
         """Registered. Where a later registration is known this site has lost its log: it asks under the next number."""
+        if not self.types:
+            self.released = followed.registration >= self.registration
+            return []
         if self.upto < 0 and followed.registration != self.registration:
             return self._ask_above(followed.registration)
         stop: list[Effect] = [CancelTimer(("reader", self.key(), "ask"))]
@@ -54,6 +70,22 @@ class ChainReader:
             return stop
         self.upto = followed.upto
         return [*stop, *self._save(), *self._apply_next()]
+
+    def give_back(self, types: tuple[str, ...]) -> list[Effect]:
+        """Read less; nothing at all of a chain without types. What is being applied is finished."""
+        left = tuple(name for name in self.types if name not in types)
+        if left == self.types:
+            return []
+        self.types = left
+        self.registration += 1
+        return self.start()
+
+    def given_back(self) -> list[Effect]:
+        """How it is forgotten, once nothing is read and its coordinator knows."""
+        if not self.released or self.applying is not None:
+            return []
+        stop = [CancelTimer(("reader", self.key(), name)) for name in ("ask", "apply")]
+        return [Drop(f"k/{'/'.join(self.key())}"), *stop]
 
     def on_commit(self, commit: m.Commit) -> list[Effect]:
         """An entry; applied when everything before it is."""
@@ -111,7 +143,7 @@ class ChainReader:
     def _apply_next(self) -> list[Effect]:
         effects: list[Effect] = []
         while self.applying is None and (entry := self.buffer.get(self.upto + 1)) is not None:
-            if entry.tx is None:
+            if entry.tx is None or entry.terms is None or entry.terms.type not in self.types:
                 effects += [*self._advance(), self._ack()]
                 continue
             self.applying = self._unit(entry)

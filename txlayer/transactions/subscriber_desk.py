@@ -24,6 +24,7 @@ from txlayer.effects import (
     Send,
     SetTimer,
     Surface,
+    UnfollowCall,
     UnitCommitted,
     UnitFinished,
     UnitInspected,
@@ -34,6 +35,7 @@ from txlayer.effects import AskScope as AskScopeEffect
 from txlayer.errors import UsageError
 from txlayer.messages import AnyMessage, ChainKind, Hashes, Scope, Terms, TxId, TxType
 from txlayer.records import Cursor, Intent, LocalIntent, MemberDecided, PeerMark, VotedNo
+from txlayer.transactions.event_coordinator import check_answer
 from txlayer.transactions.executor import Executor, State
 from txlayer.transactions.local_executor import Listener, LocalExecutor
 from txlayer.transactions.marks import Marks, Peer
@@ -118,6 +120,7 @@ class SubscriberDesk:
         role: Role = ("m", choice.tx)
         try:
             scope = granted(choice.scope, census.terms.tx_type, census.terms.limit)
+            check_answer(choice.attributes, self.seat.limits)
         except UsageError as exc:
             return [(role, [Surface("usage error", choice.tx, str(exc)), *self._decline(census)])]
         follow = [batch for kind in choice.reads for batch in self._follow(census, kind)]
@@ -269,7 +272,7 @@ class SubscriberDesk:
             for key in sorted(self.readers):
                 reader = self.readers[key]
                 if reader.applying == done.tx:
-                    return [(("reader", key), reader.on_applied(done))]
+                    return self._without(key, reader.on_applied(done))
         if isinstance(member, Executor):
             return [(("m", done.tx), self._executor_work(member, done)), *self._watch_marks()]
         if isinstance(member, LocalExecutor):
@@ -320,7 +323,7 @@ class SubscriberDesk:
         types = tuple(sorted({*(known.types if known is not None else ()), *call.types}))
         if not types:
             return []
-        if known is not None and not call.anew:
+        if known is not None and known.types and not call.anew:
             if types == known.types:
                 return []
             known.types = types
@@ -332,6 +335,18 @@ class SubscriberDesk:
         self.readers[key] = reader = ChainReader(self.seat, call.coordinator, call.incarnation, call.kind, types)
         reader.registration = known.registration + 1 if known is not None else 1
         return [(("reader", key), reader.start())]
+
+    def on_unfollow(self, call: UnfollowCall) -> list[Batch]:
+        """The application does not read these types any more: coordinators need not keep them for this site."""
+        readers = [(key, self.readers[key]) for key in sorted(self.readers)]
+        return [(("reader", key), reader.give_back(call.types)) for key, reader in readers]
+
+    def _without(self, key: tuple[str, str, str], effects: list[Effect]) -> list[Batch]:
+        """What a reader does; one that has given everything back is forgotten."""
+        forget = self.readers[key].given_back()
+        if forget:
+            del self.readers[key]
+        return [(("reader", key), [*effects, *forget])]
 
     def on_reader_timer(self, key: tuple[str, str, str], name: str) -> list[Batch]:
         """A timer of one chain."""
@@ -348,7 +363,7 @@ class SubscriberDesk:
             return []
         match message:
             case m.Followed():
-                return [(("reader", key), reader.on_followed(message))]
+                return self._without(key, reader.on_followed(message))
             case m.Commit():
                 return [(("reader", key), reader.on_commit(message))]
             case m.Stale():
