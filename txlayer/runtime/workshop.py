@@ -35,7 +35,7 @@ from txlayer.effects import (
     UnitPrepared,
     WholeApplied,
 )
-from txlayer.errors import ResourceError
+from txlayer.errors import ResourceError, ResourceUnavailable
 from txlayer.messages import Scope, TxId
 from txlayer.resources.group import ResourceGroup
 from txlayer.resources.port import Resource
@@ -324,7 +324,8 @@ class Workshop:
         try:
             result = self._do(task, member, attempt)
         except ResourceError as exc:
-            result = self._failed(task, str(exc))
+            away = isinstance(task, Compensate) and isinstance(exc, ResourceUnavailable)
+            result = Again(str(exc)) if away else self._failed(task, str(exc))  # away is not failing for good
         except Exception as exc:
             _logger.exception("%s of %s failed", type(task).__name__, task.tx)
             result = self._failed(task, f"{type(exc).__name__}: {exc}")
