@@ -79,7 +79,7 @@ def _lines(
     def draw(axes: Any) -> None:
         for (shape, groups), points in series.items():
             xs, ys = zip(*points, strict=True)
-            style, label_of = _LINES[groups], f"shape {shape}, {groups} groups"
+            style, label_of = _LINES[groups], f"shape {shape}, {groups}"
             axes.plot(xs, ys, style, color=_COLOURS[shape], marker=".", label=label_of)
         for x, y, shape in reported or []:
             axes.plot([x], [y], "x", color=_COLOURS[shape], markersize=10, label=f"reported, shape {shape}")
@@ -92,7 +92,7 @@ def _bars(path: Path, by_groups: dict[str, Any]) -> Path:
     def draw(axes: Any) -> None:
         for place, (groups, points) in enumerate(by_groups.items()):
             shares = [100 * share for share in points["5000"]["forwarded"]]
-            axes.bar([n + 1 + 0.4 * place - 0.2 for n in range(len(shares))], shares, 0.4, label=f"{groups} groups")
+            axes.bar([n + 1 + 0.4 * place - 0.2 for n in range(len(shares))], shares, 0.4, label=groups)
         axes.set(title="stamps forwarded to another host (%)", xlabel="host", ylim=(0, 100))
 
     return _figure(path, draw)
@@ -102,7 +102,7 @@ def _one(path: Path, found: dict[str, Any]) -> Path:
     def draw(axes: Any) -> None:
         for name, points in found["hosts"].items():
             rates = [point["throughput"] for point in points.values()]
-            axes.plot([int(n) for n in points], rates, marker="o", label=f"the chain, groups: {name}")
+            axes.plot([int(n) for n in points], rates, marker="o", label=f"chain, {name}")
         one = found["hosts"]["ours"]["1"]["throughput"]
         axes.axhline(one, color="grey", linestyle=":", label="one sequencer for everything")
         axes.set(title="stamps per second", xlabel="hosts", ylim=(0, None))
@@ -116,7 +116,8 @@ def _table(study: dict[str, Any]) -> str:
         "",
         "Made by `python -m benchmarks ordering --only study --docs docs`; what it means is told in",
         "[ordering.md](ordering.md#the-study). Near links 10±2 ms, far links 100±10 ms, 5 sites, 1,000 topics, 1,000",
-        f"clients, a host takes {study['service_us']} µs for a message.",
+        f"clients, a host takes {study['service_us']} µs for a message; each point is the mean over",
+        f"{study['draws']} draws of all subscriptions.",
         "",
         f"Sizes of stamps: {study['sampling']}.",
         "",
@@ -131,7 +132,7 @@ def _table(study: dict[str, Any]) -> str:
     for name, heading in (("rate", "requests per second"), ("subscriptions", "topics per client, at 5,000 requests/s")):
         lines += [
             "",
-            f"| {heading} | shape | groups | latency (ms) | stamps per second | forwarded by hosts 1 to 5 (%) |",
+            f"| {heading} | shape | procedure | latency (ms) | stamps per second | forwarded by hosts 1 to 5 (%) |",
             "| --- | --- | --- | --- | --- | --- |",
         ]
         for shape, by_groups in study[name].items():
@@ -143,9 +144,9 @@ def _table(study: dict[str, Any]) -> str:
     one = study["one_sequencer"]
     lines += [
         "",
-        f"Against one sequencer for all, {one['service_us']} µs for a message, {one['offered']} requests/s offered:",
+        f"Against one sequencer for all, {one['offered']} requests/s offered:",
         "",
-        "| topics | groups | hosts | stamps per second | latency (ms) |",
+        "| topics | procedure | hosts | stamps per second | latency (ms) |",
         "| --- | --- | --- | --- | --- |",
     ]
     for name, points in one["hosts"].items():
@@ -153,5 +154,11 @@ def _table(study: dict[str, Any]) -> str:
     for topics, points in one["topics"].items():
         lines += [f"| {topics} | ours | {n} | {p['throughput']} | {p['latency_ms']} |" for n, p in points.items()]
     lines += ["", "What the text of the published study says of its figures:", ""]
-    lines += [f"- {number}: {said}" for number, said in study["published"].items()]
+    lines += [f"- {number}: {_said(said)}" for number, said in study["published"].items()]
     return "\n".join(lines) + "\n"
+
+
+def _said(said: Any) -> str:
+    if isinstance(said, str):
+        return said
+    return "; ".join(f"shape {shape}: {at}: {value}" for shape, points in said.items() for at, value in points.items())

@@ -3,7 +3,7 @@
 Every site is a process of its own on real buses, with the shipped defaults and a SQLite log. A one-shot transaction
 takes one round trip before its outcome is known, one with census, events and prepare as rounds of their own takes two.
 The floor sends a request to all members and waits for all replies, as often; without txlayer, without a log. Both are
-measured in turns, and medians are compared.
+measured in turns, and medians are compared. Percentiles are of all turns together.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from benchmarks.transactions_floor import Floor, open_floor
-from benchmarks.transactions_load import AT_ONCE, Load, Measured
+from benchmarks.transactions_load import AT_ONCE, Load, Measured, percentile
 from benchmarks.transactions_sites import LEVELS, Sites
 from txlayer.testing import servers
 
 SERVERS = {"mqtt": servers.mqtt, "kafka": servers.kafka}
-ROUND_TRIPS = {"one_shot": 1, "rounds": 2}
+ROUND_TRIPS = {"one_shot": 1, "plain_send": 1, "rounds": 2}
 RATIO_OF = (3, "broker")
 """Where `latency_ratio` is taken: three members, the shipped security level."""
 
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--level", choices=LEVELS, action="append", help="may be repeated (default: all)")
     parser.add_argument("--seconds", type=float, default=0.5, help="how long each figure is measured in one turn")
     parser.add_argument("--repetitions", type=int, default=5, help="turns")
+    parser.add_argument("--within", type=float, help="seconds for census and votes, instead of the shipped defaults")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
 
 
@@ -71,7 +72,7 @@ def _started(bus: str) -> Iterator[str]:
 def _of_size(args: argparse.Namespace, url: str, count: int, floor: Floor) -> dict[str, Any]:
     figures = {}
     for level in args.level or LEVELS:
-        with Sites(url, count, level, in_processes=args.bus != "memory") as sites:
+        with Sites(url, count, level, in_processes=args.bus != "memory", within=args.within) as sites:
             loads = {"floor": floor.load(1), "floor_two_rounds": floor.load(2), **sites.loads()}
             figures[level] = _in_turns(loads, args.seconds, args.repetitions)
     return figures
@@ -94,14 +95,16 @@ def _in_turns(loads: dict[str, Load], seconds: float, repetitions: int) -> dict[
 
 
 def _summary(runs: list[tuple[Measured, Measured]]) -> dict[str, Any]:
-    """Medians over the turns."""
+    """The median rate of the turns, and percentiles of all that was done in them."""
     figures = {}
     for at, name in enumerate(("sequential", f"{AT_ONCE}_at_once")):
         measured = [pair[at] for pair in runs]
+        times = [seconds for one in measured for seconds in one.times]
         figures[name] = {
             "per_second": round(statistics.median(one.per_second for one in measured)),
-            "p50_ms": round(statistics.median(one.p50 for one in measured) * 1000, 3),
-            "p99_ms": round(statistics.median(one.p99 for one in measured) * 1000, 3),
+            "p50_ms": round(percentile(times, 50) * 1000, 3),
+            "p99_ms": round(percentile(times, 99) * 1000, 3),
+            "samples": len(times),
             "failed": sum(one.failed for one in measured),
         }
     return figures
@@ -124,4 +127,5 @@ def _tell(result: dict[str, Any]) -> None:
 
 
 def _line(figures: dict[str, Any]) -> str:
-    return f"{figures['per_second']:>7}/s  p50 {figures['p50_ms']:>7} p99 {figures['p99_ms']:>7} ms"
+    rate, of = f"{figures['per_second']:>7}/s", f"of {figures['samples']}"
+    return f"{rate}  p50 {figures['p50_ms']:>7} p99 {figures['p99_ms']:>7} ms {of:>9}"

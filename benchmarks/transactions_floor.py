@@ -89,7 +89,7 @@ class Rounds:
             times.append(ended - at)
             if ended - started < seconds:
                 began[requests.request()] = (now(), 1)
-        return Measured.of(times, now() - started)
+        return Measured(times, now() - started)
 
 
 @contextmanager

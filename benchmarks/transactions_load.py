@@ -16,20 +16,30 @@ AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One turn."""
+    """One turn: the seconds that each one took. Those that failed count neither as done nor as fast."""
 
-    per_second: float
-    p50: float
-    p99: float
+    times: list[float]
+    seconds: float
     failed: int = 0
 
-    @classmethod
-    def of(cls, times: list[float], seconds: float, failed: int = 0) -> Measured:
-        """From the seconds that each one took. Those that failed count neither as done nor as fast."""
-        if not times:
-            raise RuntimeError(f"none succeeded, {failed} failed")
-        cuts = statistics.quantiles(times, n=100) if len(times) > 1 else times * 99
-        return cls(len(times) / seconds, cuts[49], cuts[98], failed)
+    def __post_init__(self) -> None:
+        if not self.times:
+            raise RuntimeError(f"none succeeded, {self.failed} failed")
+
+    @property
+    def per_second(self) -> float:
+        """How many were done."""
+        return len(self.times) / self.seconds
+
+    @property
+    def p50(self) -> float:
+        """The median."""
+        return statistics.median(self.times)
+
+
+def percentile(times: list[float], percent: int) -> float:
+    """Never more than the slowest of them, however few they are."""
+    return statistics.quantiles(times, n=100, method="inclusive")[percent - 1] if len(times) > 1 else times[0]
 
 
 class Load(Protocol):
@@ -63,7 +73,7 @@ class Calls:
             thread.start()
         for thread in threads:
             thread.join()
-        return Measured.of(times, time.perf_counter() - began, len(errors))
+        return Measured(times, time.perf_counter() - began, len(errors))
 
     def _repeat(self, until: float, times: list[float], errors: list[TxLayerError]) -> None:
         """At least once, however late the thread begins."""

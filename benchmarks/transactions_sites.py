@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from benchmarks.transactions_load import Calls, Load
 from txlayer import Limit, Secret, Signed, Site, all_of, named, only
+from txlayer.errors import CensusUnfulfilled
 
 LEVELS = ("broker", "secret", "signed")
 PAYLOAD = {"order": 4711, "text": "x" * 170}
@@ -24,7 +25,7 @@ _count = itertools.count(1)
 class Sites:
     """One publisher and its members, for one security level."""
 
-    def __init__(self, url: str, members: int, level: str, *, in_processes: bool) -> None:
+    def __init__(self, url: str, members: int, level: str, *, in_processes: bool, within: float | None = None) -> None:
         prefix = f"bench{time.monotonic_ns()}-{next(_count)}"
         self.type = f"{prefix}/orders"
         self.names = [f"{prefix}-m{number}" for number in range(members)]
@@ -32,6 +33,7 @@ class Sites:
         self._publisher = f"{prefix}-p"
         self._url = url
         self._in_processes = in_processes
+        self._terms: dict[str, Any] = {"census_within": within, "vote_within": within} if within is not None else {}
         self._securities = _securities(level, [self._publisher, *self.names])
         self._stack = ExitStack()
 
@@ -55,13 +57,28 @@ class Sites:
 
     def loads(self) -> dict[str, Load]:
         """What is measured: in one shot, and with census, events and prepare as rounds of their own."""
-        return {"one_shot": Calls(self.one_shot), "rounds": Calls(self.rounds)}
+        return {
+            "one_shot": Calls(self.one_shot),
+            "plain_send": Calls(self.plain_send),
+            "rounds": Calls(self.rounds),
+        }
 
     def one_shot(self) -> None:
-        self.publisher.send(self.type, [PAYLOAD], limit=Limit.DISTRIBUTED, require=self._members)
+        """To a closed list of members, none of them local."""
+        self.publisher.send(
+            self.type, [PAYLOAD], limit=Limit.DISTRIBUTED, require=self._members, **self._terms
+        )  # fmt: skip
+
+    def plain_send(self) -> None:
+        """As it is called without any option: local members may listen, so the call is in the log before it is sent."""
+        outcome = self.publisher.send(self.type, [PAYLOAD], **self._terms)
+        if outcome.members != len(self.names):
+            raise CensusUnfulfilled(f"{outcome.members} of {len(self.names)} members in time")
 
     def rounds(self) -> None:
-        with self.publisher.transaction(self.type, limit=Limit.DISTRIBUTED, require=self._members) as tx:
+        """A transaction as in a `with` block."""
+        terms = {"limit": Limit.DISTRIBUTED, "require": self._members, **self._terms}
+        with self.publisher.transaction(self.type, **terms) as tx:
             tx.publish(PAYLOAD)
 
     def _key(self, name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
@@ -12,8 +13,33 @@ from txlayer.errors import Closed, OutcomeUnknown, UsageError
 from txlayer.messages import Outcome, Status, TxId
 from txlayer.resources.port import Resource
 from txlayer.runtime.calls import Answer
-from txlayer.site_base import SiteBase
+from txlayer.site_base import Begin, SiteBase
 from txlayer.transacting import ABORT_SECONDS, BEGIN_SECONDS, Face, Transacting, declared_name, raise_for
+
+
+class _Beginning:
+    """What a thread begins for a task. If that is cancelled, nobody else would ever end it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._core: Transacting | None = None
+        self._dropped = False
+
+    def run(self, begin: Begin) -> tuple[Transacting, Future[Answer]]:
+        """On the thread."""
+        core, answer = begin()
+        with self._lock:
+            self._core, dropped = core, self._dropped
+        if dropped:
+            core.give_up()
+        return core, answer
+
+    def drop(self) -> None:
+        """The task does not want it any more."""
+        with self._lock:
+            self._dropped, core = True, self._core
+        if core is not None:
+            core.give_up()
 
 
 class AsyncTransaction(Face):
@@ -25,7 +51,12 @@ class AsyncTransaction(Face):
         """Begin it; `async with` does."""
         self._not_begun()
         # Finding a host or an open transaction may take a while.
-        core, answer = await asyncio.to_thread(self._begin)
+        beginning = _Beginning()
+        try:
+            core, answer = await asyncio.to_thread(beginning.run, self._begin)
+        except asyncio.CancelledError:
+            beginning.drop()
+            raise
         self._core = core
         try:
             opened = await asyncio.wait_for(asyncio.wrap_future(answer), core.begin_within())
@@ -134,7 +165,7 @@ class AsyncSite(SiteBase):
     ) -> Outcome:
         """A whole transaction in one shot."""
         plan = self._plan(type, attributes, one_shot=True, **terms)
-        items = self._items(plan.terms.type, events)
+        items = self._items(plan.terms, events)
         plan = await asyncio.to_thread(self._placed, plan)  # finding a host may take a while
         core, answer = Transacting.begin(self._engine, plan, items)
         return raise_for(await settled(core, answer, plan.within))

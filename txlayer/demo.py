@@ -22,7 +22,7 @@ from rich.console import Console
 from txlayer import messages as m
 from txlayer.conditions import at_least
 from txlayer.demo_timeline import Timeline
-from txlayer.effects import Broadcast, FinishUnit, Send
+from txlayer.effects import Broadcast, FinishUnit, Received, Send
 from txlayer.errors import Closed, TransactionAborted
 from txlayer.event_types import event_type
 from txlayer.messages import Conditions
@@ -32,6 +32,8 @@ from txlayer.site import Site
 from txlayer.transactions.seat import Patience
 
 _SECONDS = 10.0
+_PATIENT = {"census_within": _SECONDS, "vote_within": _SECONDS}
+"""A census closes when all have answered: on a busy machine that may take a while."""
 _QUICK = Patience(retry=0.2, in_doubt=0.3, mark=0.3)
 _BUS = "memory://demo"
 MEETINGS = "meetings"
@@ -79,7 +81,7 @@ class Calendar:
             raise ValueError(f"carl is at home after {HOME}")
         text = event.data.time if isinstance(event.data, Time) else event.data.room
         tx[self.database].execute("INSERT INTO entry (text) VALUES (?)", (text,))
-        self._say(self.name, f"writes {text}")
+        self._say(self.name, f"writes {text}, #{event.number} of {event.publisher}")
 
     def entries(self) -> list[str]:
         """What is committed."""
@@ -99,7 +101,7 @@ class Demo:
         self.ordered = threading.Event()
         """The caterer has voted: what it ordered is ordered."""
         self.kill = ""
-        """Who is to be killed as soon as its vote has left."""
+        """Who is to be killed when its vote has been counted, before it hears of the decision."""
         self._told: set[object] = set()
 
     def start(self, name: str) -> Site:
@@ -143,7 +145,7 @@ class Demo:
         office = self.sites["office"]
         self.timeline.say("office", f"schedules {when}")
         try:
-            with office.transaction(MEETINGS, {"lunch": lunch}, settle_for=settle_for) as tx:
+            with office.transaction(MEETINGS, {"lunch": lunch}, settle_for=settle_for, **_PATIENT) as tx:
                 tx.publish(Time(when))
                 tx.publish(Room(where))
         except TransactionAborted as exc:
@@ -154,12 +156,16 @@ class Demo:
 
     def settle(self) -> None:
         """Wait until nobody has anything left to do."""
-        deadline = time.monotonic() + _SECONDS
-        while any(self._busy(site) for site in self.sites.values()):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the sites did not come to rest")
-            time.sleep(0.02)
+        self._await(lambda: not any(self._busy(site) for site in self.sites.values()), "the sites did not come to rest")
         self.timeline.show()
+
+    @staticmethod
+    def _await(condition: Callable[[], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + _SECONDS
+        while not condition():
+            if time.monotonic() > deadline:
+                raise RuntimeError(otherwise)
+            time.sleep(0.02)
 
     @staticmethod
     def _busy(site: Site) -> bool:
@@ -167,6 +173,7 @@ class Demo:
 
     def bring_back(self, name: str) -> None:
         """What a supervisor does after a crash: start it again, with the log that it left."""
+        self._await(lambda: self.kill != name, f"{name} is not killed")
         dead = self.sites.pop(name)
         dead.close(0.0)
         self.calendars[name].reopen()
@@ -174,6 +181,15 @@ class Demo:
         self.start(name)
 
     def _hear(self, name: str, what: str, thing: object) -> None:
+        if (
+            what == "step"
+            and self.kill == name
+            and isinstance(thing, Received)
+            and isinstance(thing.message, m.Decision)
+        ):
+            self.kill = ""
+            self.timeline.say(name, "IS KILLED", "bold red")
+            raise Closed(f"{name} was killed")
         if what == "performed" and isinstance(thing, Send | Broadcast):
             self._on_message(name, thing.message)
         elif what == "worked" and isinstance(thing, FinishUnit) and (name, thing) not in self._told:
@@ -192,10 +208,6 @@ class Demo:
                 self.timeline.say(name, *(("votes no", "red") if message.reason else ("votes yes", "")))
                 if name == "caterer":
                     self.ordered.set()
-                if self.kill == name:
-                    self.kill = ""
-                    self.timeline.say(name, "IS KILLED", "bold red")
-                    raise Closed(f"{name} was killed")
             case m.Decision():
                 self.timeline.say(name, *(("DECIDES commit", "green") if message.final else ("DECIDES abort", "red")))
 
@@ -222,13 +234,15 @@ def run(console: Console | None = None) -> int:
     logging.getLogger("txlayer").addHandler(logging.NullHandler())
     timeline = Timeline(console, ("office", *MEMBERS, "caterer"))
     console.print("[bold]txlayer[/bold]: five sites, one process, no server. MQTT and Kafka take the same calls.")
-    with tempfile.TemporaryDirectory() as folder, _sites(Path(folder), timeline) as demo:
+    with closing(timeline), tempfile.TemporaryDirectory() as folder, _sites(Path(folder), timeline) as demo:
         return _story(demo, console)
 
 
 def _story(demo: Demo, console: Console) -> int:
     timeline = demo.timeline
-    timeline.scene("The meeting is scheduled", "Two events of two types, and all three calendars, or none.")
+    timeline.scene(
+        "The meeting is scheduled", "Events with number and publisher beside them: in all calendars, or none."
+    )
     demo.schedule("15:00", "B2")
     demo.settle()
 
@@ -243,7 +257,8 @@ def _story(demo: Demo, console: Console) -> int:
     demo.settle()
 
     timeline.scene(
-        "Bert is killed between his vote and the decision", "His log knows that he said yes. He comes back and asks."
+        "Bert is killed after his vote, before he hears the decision",
+        "His log knows that he said yes. He comes back and asks.",
     )
     demo.kill = "bert"
     demo.schedule("11:00", "B5")

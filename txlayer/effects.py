@@ -76,6 +76,14 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class NotSent:
+    """The bus takes no message of this size: it will not take it later either."""
+
+    message: AnyMessage
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Publish a frame of another site again, as it came."""
 
@@ -171,13 +179,14 @@ class Compensate:
 class ApplyWhole:
     """Process all events and commit, as one unit with a marker; answered by `WholeApplied`.
 
-    `type` is the transaction's, by which the site finds those who subscribed to it.
+    `tx` names the unit: of an entry of a chain, its own. `terms` are those of the entry, by which the site finds who
+    reads it; without them it goes by what its log says of the transaction.
     """
 
     tx: TxId
     events: tuple[Numbered, ...]
     attempt: int = 1
-    type: str = ""
+    terms: Terms | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,10 +305,12 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class ScopeChosen:
-    """The application's answer to a census.
+    """The application's answer to a census: the one scope of the site, and who has it.
 
-    `durable`: a local member that is registered with the coordinator and must miss nothing.
     `one_phase`: one resource and not compensatable, so that an only member may decide alone.
+    `reads`: chains of the coordinator that bring the transaction to subscribers here who follow, or are durable local
+    members; they take no part in what the site does as a member.
+    `parts`: the names of the subscribers that take part, to be found again after a restart.
     """
 
     tx: TxId
@@ -307,9 +318,10 @@ class ScopeChosen:
     identity: bool = False
     compensatable: bool = False
     one_phase: bool = False
-    durable: bool = False
     handler_attempts: int = 1
     attributes: tuple[tuple[str, str], ...] = ()
+    reads: tuple[ChainKind, ...] = ()
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,6 +508,13 @@ class LeaveCall:
 
 
 @dataclass(frozen=True, slots=True)
+class UnfollowCall:
+    """The application does not read these types any more, in no chain."""
+
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FollowCall:
     """This site reads a chain of a coordinator, from now on. Repeated after a snapshot was loaded: `anew`."""
 
@@ -508,6 +527,7 @@ class FollowCall:
 
 Input: TypeAlias = (
     Received
+    | NotSent
     | TimerFired
     | ScopeChosen
     | HandlerDone
@@ -532,4 +552,5 @@ Input: TypeAlias = (
     | ConfirmCall
     | LeaveCall
     | FollowCall
+    | UnfollowCall
 )

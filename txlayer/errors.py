@@ -18,6 +18,7 @@ TxLayerError
 │   ├── AuthenticationFailed
 │   ├── Backpressure          (retriable) a bounded buffer is full; nothing was taken
 │   ├── PublishFailed         the broker refused, or the event could not be handed over in time
+│   ├── PublishInDoubt        an ordered event is on the bus, and whether it keeps its place is not known
 │   ├── SubscribeFailed
 │   └── NameTaken             a durable name or a site name has another live holder
 ├── TransactionError          how a transaction ended, when it did not commit
@@ -31,6 +32,7 @@ TxLayerError
 │   ├── LogRolledBack         older than what others have seen of it
 │   ├── LogTooNew             written by a later release
 │   └── LogFailed             a write or sync failed; the process must stop
+├── SiteStalled               (retriable) the site's own thread did not answer in time
 └── ResourceError             what a member prepares and commits; definite
     └── ResourceUnavailable   (retriable) it cannot be reached: nothing is known, ask again
 """
@@ -125,6 +127,13 @@ class PublishFailed(BusError):
     """The broker refused the event, or it could not be handed over in time."""
 
 
+class PublishInDoubt(BusError):
+    """The ordered event was handed to the bus, and whether it has its place was not learnt in time.
+
+    Subscribers may have it or get it. Publishing it again is another event: they may get both.
+    """
+
+
 class SubscribeFailed(BusError):
     """The broker refused the subscription."""
 
@@ -196,6 +205,12 @@ class LogTooNew(LogError):
 
 class LogFailed(LogError):
     """A write or sync failed. What is on disk is unknown: stop, start again, recover."""
+
+
+class SiteStalled(TxLayerError):
+    """The site's thread did not answer in time: it waits for its disk, or the machine stands still."""
+
+    retriable = True
 
 
 class ResourceError(TxLayerError):

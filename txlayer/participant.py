@@ -14,8 +14,9 @@ from typing import Any, Protocol, TypeAlias
 
 from txlayer.errors import UsageError
 from txlayer.filters import Filter
-from txlayer.messages import Scope, Terms, TxId
+from txlayer.messages import ChainKind, Scope, Terms, TxId
 from txlayer.resources.port import Resource
+from txlayer.transactions.scope import chain_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class MemberTransaction(Protocol):
 
     @property
     def terms(self) -> Terms | None:
-        """All that the initiator fixed; None where the site restarted since."""
+        """All that the initiator fixed; None where an older log does not tell."""
 
     def __getitem__(self, resource: Resource) -> Any:
         """What this resource offers to work with inside the transaction: a connection, a store, ..."""
@@ -66,11 +67,18 @@ class Participant:
     """
 
     def on_join(self, tx: MemberTransaction) -> Any:
-        """Choose how to take part; None for the scope that the subscriber declared."""
+        """Choose how to take part; None for the scope that the subscriber declared.
+
+        It may be asked about one transaction again: after a restart, or when one arrives by a chain that began while
+        the site was away. Let its answer depend on the transaction alone.
+        """
         return None
 
     def on_event(self, tx: MemberTransaction, event: Event) -> Any:
-        """Do the work of one event. What it does outside `tx[resource]` may be done again after a crash."""
+        """Do the work of one event. What it does outside `tx[resource]` may be done again after a crash.
+
+        Who chose `Scope.NON_TRANSACTIONAL` gets the events of a transaction here too, as mere notifications.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs on_event")
 
     def on_prepare(self, tx: MemberTransaction) -> Any:
@@ -144,6 +152,22 @@ class Subscriber:
     """Nothing but on_event is overridden: prepare, commit and abort call no application code."""
     plain: bool = False
     """Wants plain events too."""
+    name: str = ""
+    """Of its class or function: what a log remembers of who took part."""
+
+    @property
+    def chain(self) -> ChainKind | None:
+        """The chain that brings it its transactions, as it declared; None if it hears of them as they happen."""
+        return chain_for(self.scope, self.durable) if self.scope is not None else None
+
+    def may_read(self, kind: ChainKind) -> bool:
+        """Whether transactions may come to it by this chain."""
+        return (kind is ChainKind.COMMITS or self.durable) if self.asks else self.chain is kind
+
+    def may_join(self) -> bool:
+        """Whether it may take part in what its site does as a member."""
+        outside = self.scope in (Scope.NONE, Scope.NON_TRANSACTIONAL) or self.chain is not None
+        return self.asks or not outside
 
 
 Handler: TypeAlias = type[Participant] | Participant | Callable[[Any, Event], Any]
@@ -177,7 +201,7 @@ def make_subscriber(
         type_name, make, Filter.of(where), scope, tuple(resources), attempts, anonymous, durable, compensatable,
         _overrides(example, "on_join"),
         not any(_overrides(example, name) for name in ("on_prepare", "on_commit", "on_abort")),
-        _overrides(example, "on_plain"),
+        _overrides(example, "on_plain"), getattr(handler, "__qualname__", type(handler).__qualname__),
     )  # fmt: skip
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,13 @@ class PlainEvents:
         subscription = self.bus.subscribe(topics, lambda delivery: self._handle(subscriber, participant, delivery))
         self.running.append((subscriber, subscription))
 
+    def forget(self, gone: Sequence[Subscriber]) -> None:
+        """Receive nothing more for these subscribers."""
+        for subscriber, subscription in list(self.running):
+            if any(subscriber is one for one in gone):
+                self.running.remove((subscriber, subscription))
+                subscription.close()
+
     def on_types(self) -> None:
         """New children of a type may have been advertised."""
         for subscriber, subscription in self.running:
@@ -42,10 +50,11 @@ class PlainEvents:
             if new:
                 subscription.add(*new)
 
-    def close(self) -> None:
-        """Receive nothing any more."""
+    def close(self, timeout: float) -> None:
+        """Receive nothing any more. Handlers that run have `timeout` seconds, all together."""
+        deadline = time.monotonic() + timeout
         for _, subscription in self.running:
-            subscription.close()
+            subscription.close(max(0.0, deadline - time.monotonic()))
 
     def _topics(self, subscriber: Subscriber) -> list[str]:
         return [plain_topic(self.bus, name) for name in self.application.types.descendants(subscriber.type)]

@@ -88,9 +88,12 @@ class Stats:
     """What a subscription has seen so far."""
 
     handled: int = 0
+    """Events that the handler has returned from, at the first attempt or a later one."""
     duplicates: int = 0
     missing: int = 0
+    """Numbers that never came."""
     dead_letters: int = 0
+    """Events that were put aside instead, because the handler kept failing."""
     blocked: str = ""
     """Why it stands still: the broker refuses the dead letter of an event. Empty while it goes on."""
 
@@ -124,8 +127,8 @@ class Subscription(Protocol):
     def unsubscribe(self) -> None:
         """End it for good: a durable name is forgotten by the broker."""
 
-    def close(self) -> None:
-        """Stop receiving. A durable name goes on collecting what is published."""
+    def close(self, timeout: float = 5.0) -> None:
+        """Stop receiving. A durable name goes on collecting. A handler that runs is waited for up to `timeout`."""
 
 
 class Watch(Protocol):
@@ -133,6 +136,9 @@ class Watch(Protocol):
 
     def snapshot(self) -> dict[str, bytes]:
         """The latest value of each key, as far as it has arrived here."""
+
+    def catch_up(self) -> None:
+        """Wait until the handler has been told of what is here now. Not from the handler itself."""
 
     @property
     def closed(self) -> bool: ...

@@ -8,7 +8,8 @@ One live holder per name. To enter, a process looks at the last word:
 
 - none, or a dead one: free;
 - the same incarnation and an earlier life: its own past, taken over at once;
-- anything else: it listens. A heartbeat within the silence time means `NameTaken`; silence means free.
+- anything else: it listens. A heartbeat within the silence time means `NameTaken`; silence, or the word that the holder
+  is dead, means free.
 
 Each entry raises the *epoch*. A holder that sees a word of a higher epoch knows that it was replaced while it slept
 and stops; one that sees a lower epoch (the late last will of an earlier life, say) repeats its own word over it. Of two
@@ -124,6 +125,8 @@ class Holder:
         self._key = key
         self.on_lost = on_lost
         self._changed = threading.Condition()
+        self._word: Word | None = None
+        """The last one that the watch has told of. Its snapshot may be ahead: words that come late would seem new."""
         self._last: Word | None = None
         self.before: Word | None = None
         """The last word of the holder before this one."""
@@ -138,6 +141,11 @@ class Holder:
         return self._lost
 
     @property
+    def epoch(self) -> int:
+        """Higher than that of every holder before."""
+        return self._mine.epoch
+
+    @property
     def will(self) -> bytes:
         """What the bus should announce when this process dies."""
         return encode(msgspec.structs.replace(self._mine, alive=False))
@@ -147,16 +155,27 @@ class Holder:
 
         After a crash that no last will told of, this takes `SILENCE` seconds.
         """
+        self._watch.catch_up()
         with self._changed:
-            last = self._last = decode(self._watch.snapshot().get(self._key))
-            if must_listen(last, self._mine.identity) and self._changed.wait_for(lambda: self._heard, SILENCE):
-                self._watch.close()
-                raise NameTaken(f"{self._key} is held by a living process (incarnation {last and last.incarnation})")
-            last = self._last = self.before = decode(self._watch.snapshot().get(self._key))
+            last = self._last = self._word
+            if last is not None and must_listen(last, self._mine.identity):
+                self._await_end_of(last)
+            last = self._last = self.before = self._word
             self._mine = msgspec.structs.replace(self._mine, epoch=last.epoch + 1 if last else 1)
             # From here on, not only from our own word on: whoever enters in between has the same epoch and was first.
             self._claiming = True
         return last
+
+    def _await_end_of(self, holder: Word) -> None:
+        self._changed.wait_for(lambda: self._heard or self._is_gone(holder), SILENCE)
+        if self._heard and not self._is_gone(holder):
+            self._watch.close()
+            raise NameTaken(f"{self._key} is held by a living process (incarnation {holder.incarnation})")
+
+    def _is_gone(self, holder: Word) -> bool:
+        """Whether a holder has said goodbye, or its last will has; the late will of an earlier one says nothing."""
+        word = self._word
+        return word is None or (not word.alive and word.epoch >= holder.epoch)
 
     def enter(self, timeout: float = 10.0) -> None:
         """Announce and stay; returns when the bus shows that the name is ours."""
@@ -214,7 +233,7 @@ class Holder:
             return
         word = decode(value)
         with self._changed:
-            last, held = self._last, self._confirmed
+            self._word, last, held = word, self._last, self._confirmed
             if word and last and word.alive and (word.nonce != last.nonce or word.beat > last.beat):
                 self._heard = True
             verdict = judge(self._mine, word, held)

@@ -54,6 +54,18 @@ class Ranges:
         self.lasts[at : at + 1] = [b for _, b in rest]
         return True
 
+    def cut(self, first: int, last: int) -> None:
+        """Take a range out, as far as it is in."""
+        low = bisect_right(self.firsts, first) - 1
+        if low < 0 or self.lasts[low] < first:
+            low += 1
+        high = bisect_right(self.firsts, last)
+        if low >= high:
+            return
+        rest = [(a, b) for a, b in ((self.firsts[low], first - 1), (last + 1, self.lasts[high - 1])) if a <= b]
+        self.firsts[low:high] = [a for a, _ in rest]
+        self.lasts[low:high] = [b for _, b in rest]
+
     def forget_below(self, number: int) -> None:
         """Drop ranges that end below `number`."""
         keep = 0

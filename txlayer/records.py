@@ -127,6 +127,8 @@ class Intent(Record, frozen=True):
     identity: bool = False
     events: tuple[Numbered, ...] = ()
     begin: bytes = b""
+    parts: tuple[str, ...] = ()
+    """Which subscribers took part, by name, here and below; empty: not known."""
 
 
 class VotedNo(Record, frozen=True):
@@ -136,6 +138,9 @@ class VotedNo(Record, frozen=True):
     type: str
     reason: str = ""
     delegated: bool = False
+    terms: Terms | None = None
+    """None, here and below: not known."""
+    parts: tuple[str, ...] = ()
 
 
 class MemberDecided(Record, frozen=True):
@@ -149,6 +154,8 @@ class MemberDecided(Record, frozen=True):
     events: tuple[Numbered, ...] = ()
     parked: bool = False
     undone: bool = False
+    terms: Terms | None = None
+    parts: tuple[str, ...] = ()
 
 
 class LocalIntent(Record, frozen=True):
@@ -157,6 +164,8 @@ class LocalIntent(Record, frozen=True):
     tx: TxId
     type: str
     events: tuple[Numbered, ...]
+    terms: Terms | None = None
+    parts: tuple[str, ...] = ()
 
 
 class Cursor(Record, frozen=True):

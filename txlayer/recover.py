@@ -26,10 +26,10 @@ from txlayer.messages import Status
 from txlayer.ports import Standing
 from txlayer.resources.postgres_names import ReadName
 from txlayer.resources.postgres_prepared import PreparedBranch, PreparedBranches
-from txlayer.runtime.branches import UNDO
 from txlayer.runtime.inbox import received
 from txlayer.security_levels import Secret, Signed, signer
 from txlayer.site import Site
+from txlayer.units import UNDO, chain_of
 
 WITHIN = 5.0
 """Seconds for a coordinator to answer."""
@@ -68,6 +68,8 @@ class Inquiry:
             return Verdict(branch, None, "its site is there and finishes it itself")
         if branch.name.tx.nonce.endswith(UNDO):
             return Verdict(branch, None, "it undoes what its site had committed: only that site's log can tell")
+        if chain_of(branch.name.tx) is not None:
+            return Verdict(branch, None, "its site follows that transaction: only that site's log can tell")
         try:
             outcome = self._site.outcome(branch.name.tx, within=WITHIN)
         except OutcomeUnknown:

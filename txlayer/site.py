@@ -49,7 +49,7 @@ class Site(SiteBase):
     ) -> Outcome:
         """A whole transaction in one shot: all events are known, one round trip and the decision."""
         plan = self._plan(type, attributes, one_shot=True, **terms)
-        items = self._items(plan.terms.type, events)
+        items = self._items(plan.terms, events)
         core, answer = Transacting.begin(self._engine, self._placed(plan), items)
         return raise_for(settled(core, answer, plan.within))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace as replace_fields
 
 from txlayer.adapters.base import check_label
-from txlayer.effects import AskCall, ConfirmCall, FollowCall, LeaveCall, Predicate, Surface
+from txlayer.effects import AskCall, ConfirmCall, LeaveCall, Predicate, Surface
 from txlayer.errors import OutcomeUnknown, UsageError
 from txlayer.event_types import EventTypes, check_type_name, declared
 from txlayer.filters import Where, text
@@ -21,7 +22,6 @@ from txlayer.logs.port import Disk
 from txlayer.logs.register import Register
 from txlayer.messages import (
     Access,
-    ChainKind,
     Conditions,
     Item,
     Join,
@@ -50,7 +50,7 @@ from txlayer.runtime.wires import HOSTS, plain_topic
 from txlayer.security_levels import Secret, Signed, make_seal
 from txlayer.transacting import CALL, KEY, Plan, Transacting, check_size, declared_name, make_item
 from txlayer.transactions.constraints import check_terms
-from txlayer.transactions.event_coordinator import Limits
+from txlayer.transactions.event_coordinator import Limits, size_of, size_of_terms
 from txlayer.transactions.seat import Bounds, Patience
 
 _logger = logging.getLogger(__name__)
@@ -155,6 +155,20 @@ class SiteBase:
         """The same as `subscriber`, as a call."""
         self.subscriber(type, **options)(handler)
 
+    def unsubscribe(self, type: str | type) -> None:
+        """Take back every `subscriber`, `listener` and `enlist` of this type: no part in new transactions of it.
+
+        Running ones are finished. Coordinators keep nothing more for a follower or durable local member that it was;
+        subscribed again, it starts with what is published then.
+        """
+        name = self._type_name(type)
+        if self._engine.started:
+            self._engine.check()
+        gone = self._engine.unsubscribe(name)
+        self._enlisted.discard(name)
+        if self._plain is not None:
+            self._plain.forget(gone)
+
     def enlist(self, type: str | type, resources: Sequence[Resource]) -> None:
         """Transactions of this type that this site begins work on these resources: `tx[resource]` in the `with` block.
 
@@ -202,9 +216,10 @@ class SiteBase:
                     self._plain.listen(subscriber)
 
     def _close(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
         if self._plain is not None and not self._engine.closed:
-            self._plain.close()
-        self._engine.close(timeout)
+            self._plain.close(timeout / 2)  # listeners that hang leave the rest to transactions
+        self._engine.close(max(0.0, deadline - time.monotonic()))
 
     # Event types
 
@@ -236,13 +251,15 @@ class SiteBase:
         topic = plain_topic(self._engine.bus, name)
         return self._engine.bus.publish(topic, item.payload, headers=dict(item.headers) or None, type=name)
 
-    def _items(self, type: str, events: Sequence[Any]) -> list[Item]:
+    def _items(self, terms: Terms, events: Sequence[Any]) -> list[Item]:
         items = []
+        size = size_of_terms(terms)
         for event in events:
             draft = event if isinstance(event, Draft) else Draft(event)
-            name = draft.type or declared_name(draft.data) or type
+            name = draft.type or declared_name(draft.data) or terms.type
             items.append(make_item(self._engine, draft.data, name, draft.attributes))
-        check_size(self._engine, len(items), sum(len(item.payload) for item in items))
+            size += size_of(items[-1], self.name)
+        check_size(self._engine, len(items), size)
         return items
 
     def _plan(
@@ -288,7 +305,10 @@ class SiteBase:
             delivery_attempts, tuple(publishers), tuple(committers),
         )  # fmt: skip
         check_terms(terms)
+        check_size(self._engine, 0, size_of_terms(terms))
         where = self._coordinator(coordinator, access)
+        if key and where == HOSTED:
+            raise UsageError("a key is known to one coordinator, and hosts come and go: name it, coordinator='...'")
         if predicate is not None and where != self.name:
             raise UsageError("a predicate does not travel to a hosted coordinator: use conditions, or host it yourself")
         asked = _harmless(predicate) if predicate is not None else None
@@ -380,15 +400,12 @@ class SiteBase:
         return self._engine.subscribed(self._type_name(type))
 
     def follow_anew(self, coordinator: str) -> None:
-        """After a snapshot was loaded: read the chains of a coordinator from now on."""
+        """After a snapshot was loaded: followers and durable local members here read a coordinator from now on."""
         self._engine.check()
         view = self._engine.views.get(coordinator)
         if view is None:
             raise UsageError(f"site {coordinator!r} was never seen on this bus")
-        for kind, scope in ((ChainKind.COMMITS, Scope.FOLLOWER), (ChainKind.CALLS, Scope.LOCAL)):
-            types = tuple(sorted({s.type for s in self._application.subscribers if s.scope is scope}))
-            if types:
-                self._engine.post(FollowCall(coordinator, view.identity.incarnation, kind, types, anew=True))
+        self._engine.follow_anew(view)
 
 
 @dataclass(slots=True)

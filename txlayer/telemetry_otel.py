@@ -154,6 +154,8 @@ class OtelTelemetry:
                 self._on_broadcast(effect.message)
             case Send() if isinstance(effect.message, m.Vote):
                 self._on_vote(effect.message)
+            case Send() if isinstance(effect.message, m.Delegated):
+                self._on_delegated(effect.message)
             case _:
                 pass
 
@@ -174,7 +176,14 @@ class OtelTelemetry:
             case _:
                 pass
 
-    def _on_vote(self, vote: m.Vote) -> None:
+    def _on_delegated(self, decision: m.Delegated) -> None:
+        """The only member votes and finishes in one."""
+        self._begin("vote", decision.tx, "")
+        self._begun["finish", decision.tx] = self._begun["vote", decision.tx]
+        self._on_vote(decision)
+        self._end("finish", decision.tx, {"txlayer.commit": not decision.reason})
+
+    def _on_vote(self, vote: m.Vote | m.Delegated) -> None:
         value = "no" if vote.reason else "yes"
         self._begin("vote", vote.tx, "")
         self._end("vote", vote.tx, {"txlayer.vote": value})

@@ -29,6 +29,7 @@ from txlayer.messages import NAMELESS, Item, Outcome, Status, Terms, TxId
 from txlayer.resources.port import Resource
 from txlayer.runtime.calls import Answer, Call, fulfil
 from txlayer.runtime.engine import Engine
+from txlayer.transactions.event_coordinator import size_of, size_of_terms
 
 KEY, CALL = "k:", NAMELESS
 """How calls are named: by the caller's own key, or by chance."""
@@ -75,7 +76,8 @@ class Transacting:
             key = name.removeprefix(KEY)
             raise UsageError(f"a transaction with key {key!r} is open in this site: outcome(key={key!r}) tells its end")
         call = engine.calls.add(name)
-        self = cls(engine, call, plan, plan.terms.type, ended=plan.terms.one_shot)
+        size = size_of_terms(plan.terms)
+        self = cls(engine, call, plan, plan.terms.type, ended=plan.terms.one_shot, bytes=size)
         if plan.on_votes_missing is not None:
             engine.on_votes_missing[name] = plan.on_votes_missing
         answer = engine.calls.wait(call)
@@ -97,9 +99,10 @@ class Transacting:
         """Submit an event."""
         self.check_open("publish")
         item = make_item(self.engine, value, type if type is not None else self.type or self.call.type, attributes)
-        check_size(self.engine, self.submitted + 1, self.bytes + len(item.payload))
+        size = self.bytes + size_of(item, self.engine.settings.name)
+        check_size(self.engine, self.submitted + 1, size)
         self.submitted += 1
-        self.bytes += len(item.payload)
+        self.bytes = size
         self.engine.post(PublishCall(self.call.name, item))
 
     def commit(self, within: float) -> Future[Answer]:
@@ -240,7 +243,8 @@ def check_size(engine: Engine, events: int, size: int) -> None:
     if size > limits.bytes:
         largest = engine.bus.capabilities.max_payload
         bound = f"the bus takes {largest} in one message" if largest is not None else "raise limits=Limits(bytes=...)"
-        raise PayloadTooLarge(f"{size} bytes in one transaction, at most {limits.bytes}: {bound}")
+        what = "bytes in one transaction, attributes counted in"
+        raise PayloadTooLarge(f"{size} {what}, at most {limits.bytes}: {bound}")
 
 
 def raise_for(outcome: Outcome) -> Outcome:

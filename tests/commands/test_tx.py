@@ -6,18 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import DEADLINE, eventually
-from tests.contract.conftest import BusWorld, world  # noqa: F401
-from tests.sites.conftest import QUICK, Sites, memory_sites, sites  # noqa: F401
+from tests.sites.conftest import QUICK, Sites, memory_sites, sites, world  # noqa: F401
 from txlayer import Access, Event, MemberTransaction, Secret, Site, TransactionView, cli
+from txlayer.commands import coordinator
 from txlayer.connect import connect
-from txlayer.errors import Closed, OutcomeUnknown, UsageError
+from txlayer.errors import Closed, OutcomeUnknown, SiteStalled, UsageError
 from txlayer.messages import TxId
 from txlayer.operator import RunningSite
 from txlayer.resources.memory import MemoryResource
@@ -76,11 +78,11 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_running_site_tells_who_blocks_and_takes_a_forced_outcome(
-    memory_sites: Sites,  # noqa: F811
+    sites: Sites,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stuck = Stuck(memory_sites)
-    target = ["--site", stuck.member.name, "--bus", memory_sites.world.url]
+    stuck = Stuck(sites)
+    target = ["--site", stuck.member.name, "--bus", sites.url]
     listed = shown(capsys, "tx", "list", *target)
     assert str(stuck.tx) in listed
     assert "commitment, in doubt" in listed
@@ -131,11 +133,37 @@ def test_a_file_that_is_no_log_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "--bus" in capsys.readouterr().err
 
 
-def test_sites_shows_subscriptions(memory_sites: Sites, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
-    site = memory_sites.member("a", memory_sites.name("orders"), lambda tx, event: None)
-    listed = shown(capsys, "sites", "--bus", memory_sites.world.url)
+def test_sites_shows_incarnation_and_subscriptions(
+    sites: Sites,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    site = sites.member("a", sites.name("orders"), lambda tx, event: None)
+    listed = shown(capsys, "sites", "--bus", sites.url)
     assert site.name in listed
-    assert memory_sites.name("orders") in listed
+    assert site._engine.identity.incarnation in listed
+    assert sites.name("orders") in listed
+
+
+def test_a_site_that_stands_still_does_not_end_its_command(
+    memory_sites: Sites,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site, over = memory_sites.start("a"), threading.Event()
+    site._engine.loop.post(lambda: over.wait(DEADLINE))
+    with monkeypatch.context() as patch:
+        patch.setattr(site._engine, "ask", partial(site._engine.ask, timeout=0.05))
+        with pytest.raises(SiteStalled, match="did not answer"):
+            site.transactions()
+        coordinator.check(site)
+    over.set()
+    eventually(lambda: _answers(site), "it goes on")
+
+
+def _answers(site: Site) -> bool:
+    try:
+        return site.transactions() == []
+    except SiteStalled:
+        return False
 
 
 @pytest.fixture(params=["mqtt_broker", "kafka_broker"])

@@ -34,6 +34,8 @@ class BusWorld(ABC):
     url: str
     ordered = False
     """Whether events get their place from a sequencer."""
+    last_will = True
+    """Whether the broker itself says that a process died."""
 
     def __init__(self) -> None:
         self._open: list[Bus] = []
@@ -89,6 +91,7 @@ class ServerWorld(BusWorld):
         super().__init__()
         self._server = server
         self.url = server.url
+        self.last_will = not self.url.startswith("kafka")
 
     def kill(self) -> None:
         self._server.kill()
@@ -124,6 +127,7 @@ class OrderedWorld(BusWorld):
         super().__init__()
         self.url = below.url
         self._below = below
+        self.last_will = below.last_will
         self._chain = f"contract-{os.getpid()}-{next(_numbers)}"
         self._host_bus = below.connect()
         self._exchange = BusExchange(self._host_bus, self._chain)

@@ -52,7 +52,7 @@ def open_bus(url: str, chain: str) -> Bus:
 
 
 def publisher(url: str, chain: str, name: str, path: str, events: str, pause: str) -> None:
-    """Publish on random topics; the end of the process is the end of all receipts."""
+    """Publish on random topics, until all is accepted; stay until the input ends, for who has not got everything."""
     diary, rng = Diary(path), random.Random(name)
     serials: dict[str, int] = {}
     receipts: deque[tuple[str, int, Receipt]] = deque()
@@ -74,6 +74,8 @@ def publisher(url: str, chain: str, name: str, path: str, events: str, pause: st
             time.sleep(float(pause) * rng.random() * 2)
         while receipts:
             accept()
+        diary.write("ready")
+        sys.stdin.read()
 
 
 def subscriber(url: str, chain: str, name: str, path: str) -> None:
@@ -168,8 +170,9 @@ class Load:
             1 for name in self._processes if name.startswith("p") for line in self.lines(name) if line[0] == "offer"
         )
 
-    def running(self, kind: str) -> bool:
-        return any(process.poll() is None for name, process in self._processes.items() if name.startswith(kind))
+    def ended(self, kind: str) -> list[str]:
+        """Which processes of a kind run no more."""
+        return [name for name, one in self._processes.items() if name.startswith(kind) and one.poll() is not None]
 
     def end(self, kind: str) -> list[int]:
         """Let the processes of a kind end; their exit statuses."""
@@ -200,10 +203,12 @@ class Load:
 
 
 def _read_publisher(history: History, name: str, lines: list[Any]) -> None:
-    for kind, topic, serial, *rest in lines:
-        id = Id(name, topic, serial)
+    for kind, *rest in lines:
+        if kind == "ready":
+            continue
+        id = Id(name, *rest[:2])
         if kind == "offer":
-            history.offered[id] = Offered(id, rest[0])
+            history.offered[id] = Offered(id, rest[2])
             history.events += 1
         else:
             history.offered[id].accepted = True

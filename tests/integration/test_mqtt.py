@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from txlayer import (
     dead_letters,
     errors,
 )
+from txlayer.adapters import streams
 from txlayer.adapters.mqtt import MqttBus
 from txlayer.testing.mosquitto import Mosquitto
 from txlayer.testing.server import Server
@@ -383,10 +385,9 @@ def test_what_mosquitto_drops_silently_is_reported_as_a_gap(
     for receipt in receipts:
         receipt.wait(DEADLINE)  # acknowledged, and most of them gone
     subscription = opened(broker.url).subscribe(name, second, durable=name, on_gap=gaps.append)
-    eventually(lambda: len(second) >= 10)
-    kept = len(second)
+    second.wait(10)  # now the broker has room again
     publisher.publish(name, b"next").wait(DEADLINE)
-    second.wait(kept + 1)
+    eventually(lambda: b"next" in second.payloads)
     positions = [delivery.position for delivery in second]
     seen = [position[1] for position in positions if position is not None]
     assert second.payloads[-1] == b"next"
@@ -798,10 +799,10 @@ def test_a_foreign_client_with_the_same_id_ends_a_durable_subscription_without_a
     foreign = plain(mqtt_broker.url, client_id=name)
     eventually(lambda: isinstance(subscription.error, errors.NameTaken))
     assert re.search(r"broke 3 times .* may be connecting .* or the network", str(subscription.error))
-    assert subscription.closed
+    eventually(lambda: subscription.closed)
     bus.publish(f"{name}/other", b"x").wait(DEADLINE)
     other.wait(1)
-    assert foreign.client.is_connected()
+    eventually(foreign.client.is_connected)
 
 
 # -- subscriptions that share a session --------------------------------------------------------------------------------
@@ -829,6 +830,101 @@ def test_a_topic_of_another_subscription_can_be_added_and_removed(
     second.close()
     with pytest.raises(errors.Closed):
         second.add("x")
+
+
+@pytest.mark.parametrize("by_adding", [False, True])
+def test_subscriptions_to_the_same_topic_that_begin_at_once_get_all_its_events(
+    mqtt_broker: Server, opened: Opener, name: str, by_adding: bool
+) -> None:
+    bus, inboxes, looked = opened(mqtt_broker.url), [Inbox(), Inbox()], threading.Barrier(2)
+    router: Any = bus._router
+    first = bus.subscribe(f"{name}/other", inboxes[0]) if by_adding else None
+    overlaps = router.overlaps
+
+    def look(*args: Any, **options: Any) -> bool:
+        found: bool = overlaps(*args, **options)
+        if not router.changing._is_owned():
+            looked.wait(DEADLINE)  # the other looks too before either goes on
+        return found
+
+    router.overlaps = look
+    begin = first.add if first is not None else partial(bus.subscribe, handler=inboxes[0])
+    threads = [
+        threading.Thread(target=begin, args=(name,)),
+        threading.Thread(target=bus.subscribe, args=(name, inboxes[1])),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    bus.publish(name, b"x").wait(DEADLINE)
+    for inbox in inboxes:
+        inbox.wait(1)
+
+
+@pytest.mark.parametrize("what", ["subscription", "topic", "watch"])
+def test_what_ends_takes_nothing_from_what_begins_at_the_same_moment(
+    mqtt_broker: Server, opened: Opener, name: str, what: str
+) -> None:
+    bus, inbox, seen = opened(mqtt_broker.url), Inbox(), list[str]()
+    session: Any = bus._main
+    ending = bus.watch(name) if what == "watch" else bus.subscribe(name, Inbox())
+
+    def begin() -> None:
+        if what == "watch":
+            bus.watch(name, lambda key, _: seen.append(key))
+        else:
+            bus.subscribe(name, inbox)
+
+    beginner = threading.Thread(target=begin)
+    unsubscribe = session.unsubscribe
+
+    def late(filters: Any) -> Any:
+        if beginner.ident is None:
+            beginner.start()
+            if not bus._router.changing._is_owned():  # type: ignore[attr-defined]
+                beginner.join(DEADLINE)  # it is let in before the broker is told that the other ended
+        return unsubscribe(filters)
+
+    session.unsubscribe = late
+    if what == "topic":
+        ending.remove(name)  # type: ignore[union-attr]
+    else:
+        ending.close()
+    beginner.join(DEADLINE)
+    bus.publish(name, b"x").wait(DEADLINE)
+    bus.announce(f"{name}/key", b"x").wait(DEADLINE)
+    eventually(lambda: inbox.payloads == [b"x"] or seen == [f"{name}/key"])
+
+
+def test_a_watch_that_fails_to_begin_takes_nothing_from_another_of_the_same_values(
+    mqtt_broker: Server, opened: Opener, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = opened(mqtt_broker.url)
+    watch = bus.watch(name)
+
+    def refuse(*_: object) -> None:
+        raise errors.SubscribeFailed("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bus._main, "_await", refuse)
+        with pytest.raises(errors.SubscribeFailed):
+            bus.watch(name)
+    bus.announce(f"{name}/key", b"x").wait(DEADLINE)
+    eventually(lambda: watch.snapshot() == {f"{name}/key": b"x"})
+
+
+def test_room_in_the_lane_wakes_the_session_of_an_added_topic_too(
+    mqtt_broker: Server, opened: Opener, name: str
+) -> None:
+    bus, woken = opened(mqtt_broker.url), threading.Event()
+    bus.subscribe(f"{name}/1", Inbox())
+    subscription: Any = bus.subscribe(f"{name}/2", Inbox())
+    subscription.add(f"{name}/1")
+    [apart] = subscription._apart
+    apart._own_session.look_again = woken.set
+    bus.publish(f"{name}/1", b"x")
+    assert woken.wait(DEADLINE)
 
 
 def test_a_handler_that_waits_for_another_subscription_s_event_is_not_stuck_behind_the_window(
@@ -864,18 +960,32 @@ def test_a_slow_durable_handler_stops_the_reading_and_not_the_connection(
         go_on.wait(DEADLINE)
         inbox(delivery)
 
-    subscription: Any = opened(broker.url, keepalive=1).subscribe(name, handler, durable=name)
+    subscription: Any = opened(broker.url, keepalive=2).subscribe(name, handler, durable=name)
     subscription._lane._high_water = 10
     publisher, count = plain(broker.url), 3000
     sent = [publisher.client.publish(name, b"%d" % number + bytes(10_000), qos) for number in range(count)]
     sent[-1].wait_for_publish(DEADLINE)
-    eventually(lambda: broker.log_text().count(f"Received PINGREQ from {name}\n") >= 4, "longer than two keepalives")
+    eventually(lambda: broker.log_text().count(f"Received PINGREQ from {name}\n") >= 3, "longer than two keepalives")
     assert len(subscription._lane._queue) < 1000
     subscription.add(f"{name}/more")  # its confirmation is behind the events
     go_on.set()
     inbox.wait(count)
     assert inbox.payloads == [b"%d" % number + bytes(10_000) for number in range(count)]
     assert subscription._own_session.generations == 1
+
+
+def test_after_its_goodbye_a_session_does_not_connect_again(mqtt_broker: Server, opened: Opener, name: str) -> None:
+    subscription: Any = opened(mqtt_broker.url).subscribe(name, Inbox(), durable=name)
+    session = subscription._own_session
+    command = session._command
+
+    def slowly(request: Callable[[], None]) -> None:
+        command(request)
+        eventually(lambda: session.generations == 2 or not session._thread.is_alive())
+
+    session._command = slowly
+    subscription.close()
+    assert session.generations == 1
 
 
 def test_room_that_comes_with_the_goodbye_does_no_harm(
@@ -887,6 +997,19 @@ def test_room_that_comes_with_the_goodbye_does_no_harm(
     session.look_again()
     subscription.close()
     assert "ended by a bug" not in caplog.text
+
+
+def test_a_publisher_that_forgets_its_first_topics_goes_on(
+    mqtt_broker: Server, opened: Opener, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_MOST_TOPICS", 2)
+    bus, inbox, gaps = opened(mqtt_broker.url), Inbox(), list[Gap]()
+    subscription = bus.subscribe(f"{name}/+", inbox, on_gap=gaps.append)
+    for number in range(9):
+        bus.publish(f"{name}/{number % 3}", b"%d" % number)
+    inbox.wait(9)
+    assert inbox.payloads == [b"%d" % number for number in range(9)]
+    assert (len(bus._topics), gaps, subscription.stats.duplicates) == (2, [], 0)
 
 
 def test_publishes_from_many_threads_leave_in_the_order_of_their_numbers(
@@ -973,7 +1096,7 @@ def test_a_half_open_connection_is_noticed_and_replaced(mqtt_broker: Server, ope
         bus.subscribe(name, inbox)
         proxy.freeze()
         receipt = bus.publish(name, b"x")
-        eventually(lambda: bus._main.generations == 1 and not bus._main.connected, "the silence is noticed")
+        eventually(lambda: not bus._main.connected, "the silence is noticed")
         proxy.cut()
         proxy.thaw()
         receipt.wait(DEADLINE)
@@ -1222,4 +1345,4 @@ def test_nothing_is_left_open(mqtt_broker: Server, opened: Opener, name: str) ->
     before = descriptors()
     for _ in range(3):
         once()
-    assert descriptors() <= before
+    eventually(lambda: descriptors() <= before)

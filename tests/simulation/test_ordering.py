@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from txlayer.simulation.command import Totals
 from txlayer.simulation.ordering import command, mutants
 from txlayer.simulation.ordering.plan import SCENARIOS
 from txlayer.simulation.ordering.world import World
@@ -34,7 +35,7 @@ def test_every_kind_of_fault_strikes() -> None:
 
 @pytest.mark.parametrize("name", mutants.MUTANTS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    assert mutants.find(name, 0, 120) is not None
+    assert mutants.find(name, 0, 120).where
 
 
 def test_there_are_enough_planted_bugs_and_they_leave_nothing_behind() -> None:
@@ -69,8 +70,22 @@ def test_the_command_fails_when_there_is_a_violation(capsys: pytest.CaptureFixtu
         assert _run("--scenario", "static", "--seeds", "5", "--json") == 1
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["violations"][0]["scenario"] == "static"
-    assert set(result) >= {"seeds", "events", "faults", "violations", "seconds"}
+    assert result["seeds"] == 5
     assert _run("--scenario", "static", "--seeds", "2", "--json") == 0
+
+
+def test_the_command_keeps_the_contract_of_the_general_world_in_any_number_of_processes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    results = []
+    for processes in ("1", "2"):
+        assert _run("--seeds", "1", "--json", "--processes", processes) == 0
+        results.append(json.loads(capsys.readouterr().out))
+        assert set(results[-1]) >= {*Totals().result(), "seconds"}
+        del results[-1]["seconds"]
+    assert results[0] == results[1]
+    assert (results[0]["seeds"], results[0]["worlds"]) == (1, len(SCENARIOS))
+    assert min(results[0]["events"], results[0]["crashes"]) > 0
 
 
 def test_the_command_prints_a_trace(capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,6 +149,45 @@ def test_a_cancelled_wait_does_not_stop_the_site(memory_sites: Sites) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_what_a_thread_begins_for_a_cancelled_task_is_given_up(memory_sites: Sites, before: bool) -> None:
+    """Whether the thread was through when the task was cancelled, or not yet."""
+    type, cancelled, begun = memory_sites.name("meetings"), threading.Event(), threading.Event()
+
+    async def main() -> None:
+        member = make(memory_sites, "a")
+        member.subscribe(type, lambda tx, event: None)
+        async with member, make(memory_sites, "h", hosts=True) as host, make(memory_sites, "p") as publisher:
+            await until(lambda: host.subscribed(type) == [member.name])
+            await until(lambda: publisher._engine.hosts() == [host.name])
+            tx = publisher.transaction(type, coordinator=host.name)
+            begin = tx._begin
+
+            def held() -> Any:
+                if before:
+                    assert cancelled.wait(DEADLINE)
+                core = begin()
+                begun.set()
+                return core
+
+            tx._begin = held
+            starting = asyncio.create_task(tx.start())
+            await asyncio.sleep(0)
+            if not before:
+                begun.wait(DEADLINE)  # the loop stands still meanwhile: the task cannot take what the thread returns
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            cancelled.set()
+            await until(begun.is_set)
+            coordinator = host._engine.participant.coordinator
+            await until(lambda: coordinator.next_number > 1)
+            await until(lambda: not coordinator.transactions)
+            await until(lambda: not publisher._engine.participant.publishers)
+
+    asyncio.run(main())
+
+
 def test_a_publisher_awaits_the_resource_that_its_site_enlists(sites: Sites) -> None:
     type, store, seen = sites.name("meetings"), MemoryResource(), list[Any]()
 

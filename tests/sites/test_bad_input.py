@@ -40,6 +40,7 @@ from txlayer.errors import (
 )
 from txlayer.logs.memory import MemoryDisk
 from txlayer.resources.memory import MemoryResource
+from txlayer.runtime.pool import Job
 
 
 @pytest.fixture
@@ -120,6 +121,7 @@ def test_a_committer_that_is_named_may_commit(sites: Sites, notes: Notes) -> Non
     sites.know(host, type, member)
     tx = first.transaction(type, access=Access.MULTI, coordinator=host.name, committers=[second.name]).start()
     tx.publish("first's")
+    tx._open().accepted().result(DEADLINE)
     joined = second.join_transaction(type).start()
     joined.publish("second's")
     assert joined.commit().status is Status.COMMITTED
@@ -301,6 +303,97 @@ def test_the_bus_limits_what_a_transaction_holds(notes: Notes, memory_sites: Sit
     assert site.send(orders, ["x" * 12000]).members == 1
 
 
+def test_headers_and_attributes_count_against_the_limit_of_the_bus(
+    notes: Notes, memory_sites: Sites, orders: str
+) -> None:
+    memory_sites.world.url += "?max_payload=20000"
+    member = memory_sites.member("a", orders, notes.handler("a"))
+    site = memory_sites.start("p")
+    memory_sites.know(site, orders, member)
+    much = {"much": "y" * 30000}
+    with pytest.raises(PayloadTooLarge, match="the bus takes 20000"):
+        site.send(orders, ["x"] * 2000)
+    with pytest.raises(PayloadTooLarge, match="attributes counted in"):
+        site.send(orders, ["x"], much)
+    with pytest.raises(PayloadTooLarge, match="attributes counted in"):
+        site.transaction(orders, much)
+    with site.transaction(orders) as tx:
+        tx.publish("small")
+        with pytest.raises(PayloadTooLarge, match="the bus takes 20000"):
+            tx.publish("x", attributes=much)
+    assert notes.of("a") == ["small"]
+    assert site.send(orders, ["x"] * 200).members == 1, "what fits goes through"
+
+
+def test_a_message_that_the_bus_does_not_take_fails_its_transaction(
+    publisher: Site, memory_sites: Sites, orders: str, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = memory_sites.start("host", hosts=True)
+    eventually(lambda: host.name in publisher._engine.hosts(), "the publisher knows the host")
+    _take_at_most(publisher, 3000, monkeypatch)
+    much = {"much": "y" * 5000}
+    with pytest.raises(TransactionAborted, match="3000 is the most"):
+        publisher.send(orders, ["x"], much)
+    with pytest.raises(TransactionAborted, match="3000 is the most"), publisher.transaction(orders, much) as tx:
+        tx.publish("x")
+    with pytest.raises(TransactionAborted, match="3000 is the most"), publisher.transaction(orders) as tx:
+        tx.publish("x", attributes=much)
+    for coordinator in (host.name, "hosted"):
+        with pytest.raises(TransactionRefused, match="3000 is the most"):
+            publisher.send(orders, ["x"], much, coordinator=coordinator)
+    with (
+        pytest.raises(TransactionAborted, match="3000 is the most"),
+        publisher.transaction(orders, coordinator=host.name) as tx,
+    ):
+        tx.publish("x", attributes=much)
+    publisher.send(orders, ["small"])
+    assert notes.of("a") == ["small"]
+
+
+def _take_at_most(site: Site, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = site.bus.publish
+
+    def narrow(topic: str, payload: bytes, **options: Any) -> Any:
+        if len(payload) > most:
+            raise PayloadTooLarge(f"{len(payload)} bytes: {most} is the most")
+        return publish(topic, payload, **options)
+
+    monkeypatch.setattr(site.bus, "publish", narrow)
+
+
+def test_a_reason_of_any_length_is_a_vote(memory_sites: Sites, orders: str) -> None:
+    memory_sites.world.url += "?max_payload=20000"
+
+    def refuse(tx: MemberTransaction, event: Event) -> None:
+        raise ValueError("no " * 20000)
+
+    member = memory_sites.member("a", orders, refuse)
+    site = memory_sites.start("p")
+    memory_sites.know(site, orders, member)
+    with pytest.raises(TransactionAborted, match=r"ValueError: no no .*\.\.\."):
+        site.send(orders, ["x"])
+    with pytest.raises(RuntimeError), site.transaction(orders) as tx:
+        raise RuntimeError("no " * 20000)
+    assert tx.outcome is not None
+    assert tx.outcome.status is Status.ABORTED
+
+
+def test_a_member_whose_answer_is_too_large_does_not_take_part(memory_sites: Sites, orders: str) -> None:
+    memory_sites.world.url += "?max_payload=20000"
+
+    class Boaster(Participant):
+        def on_join(self, tx: MemberTransaction) -> Any:
+            return Scope.DISTRIBUTED, {"much": "y" * 30000}
+
+    member = memory_sites.member("a", orders, Boaster)
+    heard: list[str] = []
+    member.on_surface(lambda surface: heard.append(surface.detail))
+    site = memory_sites.start("p")
+    memory_sites.know(site, orders, member)
+    assert site.send(orders, ["x"]).members == 0
+    eventually(lambda: any("bytes of attributes" in detail for detail in heard), "the operator hears why")
+
+
 def test_many_events_are_held_back_until_the_coordinator_has_them(sites: Sites, notes: Notes) -> None:
     type = sites.name("orders")
     member = sites.member("a", type, notes.handler("a"))
@@ -316,29 +409,37 @@ def test_many_events_are_held_back_until_the_coordinator_has_them(sites: Sites, 
 
 
 class Hanging(Participant):
-    """Hangs in one of its methods, until the test is over."""
+    """Hangs in one of its methods, until the test is over. Only that one has a short deadline."""
 
     where = ""
     over = threading.Event()
+    member: Site
 
     def __init__(self) -> None:
         self.store = STORE
 
     def on_event(self, tx: MemberTransaction, event: Event) -> None:
         tx[STORE].put("before", event.data)
-        self._hang("on_event")
+        self._hang("on_event", then="on_prepare")
         if self.where == "on_event":
             tx[STORE].put("after", event.data)
 
     def on_prepare(self, tx: MemberTransaction) -> None:
-        self._hang("on_prepare")
+        self._hang("on_prepare", then="on_commit")
 
     def on_commit(self, tx: MemberTransaction) -> None:
         self._hang("on_commit")
 
-    def _hang(self, where: str) -> None:
+    def _hang(self, where: str, then: str = "") -> None:
+        if then and self.where == then:
+            self.allow(0.2)
         if self.where == where:
             self.over.wait(DEADLINE)
+
+    @classmethod
+    def allow(cls, seconds: float) -> None:
+        """How long the methods that are called from now on may take."""
+        cls.member._engine.workshop.within = seconds
 
 
 STORE = MemoryResource()
@@ -357,9 +458,11 @@ def test_a_handler_that_never_returns_votes_no(
     memory_sites: Sites, orders: str, hanging: type[Hanging], where: str
 ) -> None:
     hanging.where = where
-    member = memory_sites.member("a", orders, hanging, resources=[STORE], handler_within=0.2)
+    member = hanging.member = memory_sites.member("a", orders, hanging, resources=[STORE])
     site = memory_sites.start("p")
     memory_sites.know(site, orders, member)
+    if where == "on_event":
+        hanging.allow(0.2)
     with pytest.raises(TransactionAborted, match=r"did not return within 0\.2 s"):
         site.send(orders, ["x"], census_within=DEADLINE)
     pool = member._engine.workshop.handlers
@@ -370,6 +473,7 @@ def test_a_handler_that_never_returns_votes_no(
     assert not STORE.prepared
     assert STORE.values == {}
     hanging.where = ""
+    hanging.allow(DEADLINE)
     assert site.send(orders, ["y"]).members == 1
 
 
@@ -377,7 +481,7 @@ def test_an_on_commit_that_never_returns_does_not_hold_up_the_rest(
     memory_sites: Sites, orders: str, hanging: type[Hanging]
 ) -> None:
     hanging.where = "on_commit"
-    member = memory_sites.member("a", orders, hanging, resources=[STORE], handler_within=0.2)
+    member = hanging.member = memory_sites.member("a", orders, hanging, resources=[STORE])
     site = memory_sites.start("p")
     memory_sites.know(site, orders, member)
     assert site.send(orders, ["x"]).members == 1
@@ -388,7 +492,9 @@ def test_an_on_commit_that_never_returns_does_not_hold_up_the_rest(
 def test_threads_that_hang_are_counted_and_capped(memory_sites: Sites, orders: str, hanging: type[Hanging]) -> None:
     hanging.where = "on_event"
     threads = Threads(handlers=2, finishers=2, spare=1)
-    member = memory_sites.member("a", orders, hanging, resources=[STORE], handler_within=0.05, threads=threads)
+    member = hanging.member = memory_sites.member(
+        "a", orders, hanging, resources=[STORE], handler_within=0.05, threads=threads
+    )
     site = memory_sites.start("p")
     memory_sites.know(site, orders, member)
     for _ in range(3):
@@ -401,7 +507,48 @@ def test_threads_that_hang_are_counted_and_capped(memory_sites: Sites, orders: s
     hanging.over.set()
     eventually(lambda: pool.stuck == 0)
     hanging.where = ""
+    hanging.allow(DEADLINE)
     assert site.send(orders, ["y"]).members == 1
+
+
+def test_handlers_that_wait_for_a_thread_are_refused_when_all_hang(
+    memory_sites: Sites, orders: str, hanging: type[Hanging]
+) -> None:
+    hanging.where = "on_event"
+    threads = Threads(handlers=1, finishers=1, spare=0)
+    member = memory_sites.member("a", orders, hanging, resources=[STORE], handler_within=0.5, threads=threads)
+    site = memory_sites.start("p")
+    memory_sites.know(site, orders, member)
+    open = [site.transaction(orders).start() for _ in range(3)]
+    for tx in open:
+        tx.publish("x")
+    reasons = []
+    for tx in open:
+        with pytest.raises(TransactionAborted) as caught:
+            tx.commit()
+        reasons.append(str(caught.value))
+    assert sum("did not return" in reason for reason in reasons) == 1
+    assert sum("all 1 threads for handlers hang" in reason for reason in reasons) == 2
+    assert member._engine.ask(member._engine.workshop.idle)
+
+
+def test_votes_that_are_missing_abort_though_no_thread_is_left_to_ask_for_patience(
+    memory_sites: Sites, orders: str, hanging: type[Hanging]
+) -> None:
+    hanging.where = "on_event"
+    member = memory_sites.member("a", orders, hanging, resources=[STORE], handler_within=DEADLINE)
+    other = memory_sites.member("b", orders, lambda tx, event: None)
+    site = memory_sites.start("p", threads=Threads(handlers=1, finishers=1, spare=0))
+    memory_sites.know(site, orders, member, other)
+    stuck = Job(lambda: hanging.over.wait(DEADLINE), lambda job: None)
+    assert site._engine.workshop.handlers.submit(stuck)
+    eventually(lambda: stuck.started is not None)
+    assert site._engine.workshop.handlers.give_up(stuck)
+    with (
+        pytest.raises(TransactionAborted, match="votes are missing"),
+        site.transaction(orders, vote_within=0.1, on_votes_missing=lambda tx: 60.0) as tx,
+    ):
+        tx.publish("x")
 
 
 def test_handlers_that_wait_for_each_other_do_not_starve_the_commit(memory_sites: Sites, orders: str) -> None:

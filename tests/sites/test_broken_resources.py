@@ -11,9 +11,10 @@ import pytest
 from tests.conftest import DEADLINE, eventually
 from tests.sites.conftest import Sites
 from txlayer import Threads, named
-from txlayer.errors import ResourceError, TransactionAborted
+from txlayer.errors import ResourceError, ResourceUnavailable, TransactionAborted
 from txlayer.messages import TxId
 from txlayer.resources.memory import MemoryResource
+from txlayer.runtime import workshop
 
 
 class HotRow(MemoryResource):
@@ -55,6 +56,45 @@ def test_units_that_wait_for_a_lock_do_not_keep_its_holder_from_finishing(memory
         for one in sent:
             one.result(DEADLINE)
     eventually(lambda: len(row.values) == count)
+
+
+class AwayAfterVote(MemoryResource):
+    """A database that goes away once the work is committed, and comes back after many attempts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attempts = 0
+
+    def settle(self, tx: TxId) -> Any:
+        self.attempts += 1
+        if self.attempts <= 8:
+            raise ResourceUnavailable("connection refused")
+        return super().settle(tx)
+
+
+def test_compensation_waits_for_a_database_that_is_away_and_is_not_parked(
+    memory_sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workshop, "_LONGEST_PAUSE", 0.05)
+    sites, type, away = memory_sites, memory_sites.name("t"), AwayAfterVote()
+    undone: list[str] = []
+
+    def refuse(tx: Any, event: Any) -> None:
+        eventually(lambda: away.values, "the other one has committed")
+        raise ValueError("no")
+
+    def work(tx: Any, event: Any) -> None:
+        tx[away].put("k", 1)
+
+    one = sites.member("a", type, work, resources=[away], compensate=lambda tx, event: undone.append(event.data))
+    two = sites.member("b", type, refuse)
+    publisher = sites.start("p")
+    sites.know(publisher, type, one, two)
+    with pytest.raises(TransactionAborted, match="no"):
+        publisher.send(type, ["x"], require=named(one.name, two.name), census_within=DEADLINE)
+    eventually(lambda: undone == ["x"])
+    assert away.attempts > 8
+    eventually(lambda: not one.transactions())
 
 
 class Broken(MemoryResource):

@@ -172,23 +172,28 @@ def test_outsiders_see_public_events_as_the_publisher_asks(sites: Sites) -> None
     publisher = sites.start("p")
     sites.know(publisher, type, member)
     publisher.publish(type, "plain").wait(DEADLINE)
-    with outsider(sites.world.url, type) as got:
+    other = sites.name("other")
+    publisher.publish(other, "plain").wait(DEADLINE)
+    with outsider(sites.world.url, type) as got, outsider(sites.world.url, other) as foreign:
         if not sites.world.url.startswith("kafka"):  # its outsider reads from the beginning
             publisher.publish(type, "plain").wait(DEADLINE)
         publisher.send(type, ["private"], visibility=Visibility.PRIVATE)
         with publisher.transaction(type, visibility=Visibility.PUBLIC) as tx:
             tx.publish("at once")
             eventually(lambda: b'"at once"' in got, "public events are seen before the commit")
-            tx.publish("of another type", type="other")
+            tx.publish("of another type", type=other)
         with publisher.transaction(type, visibility=Visibility.PUBLIC_ON_COMMIT) as tx:
             tx.publish("on commit")
-            tx.publish("of another type", type="other")
+            tx.publish("of another type", type=other)
         refuse.set()
         with pytest.raises(TransactionAborted):
             publisher.send(type, ["aborted"], visibility=Visibility.PUBLIC_ON_COMMIT)
         publisher.publish(type, "last").wait(DEADLINE)
         eventually(lambda: b'"last"' in got)
+        publisher.publish(other, "last").wait(DEADLINE)
+        eventually(lambda: b'"last"' in foreign)
     assert [msgspec.json.decode(payload) for payload in got] == ["plain", "at once", "on commit", "last"]
+    assert set(foreign) <= {b'"plain"', b'"last"'}, "inside a transaction a foreign type is for its members alone"
 
 
 # Declared types

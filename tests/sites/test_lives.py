@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,19 +17,22 @@ import pytest
 from tests.conftest import DEADLINE, eventually
 from tests.contract.conftest import BusWorld
 from tests.sites.conftest import Notes, Sites
-from txlayer import Event, Limit, MemberTransaction, Secret, Signed, Site, Status, only
+from txlayer import Access, Bounds, Event, Limit, MemberTransaction, Secret, Signed, Site, Status, only
 from txlayer.errors import (
     Closed,
     LogForeign,
     LogRolledBack,
     NameTaken,
     OutcomeUnknown,
+    SubscribeFailed,
     TransactionAborted,
     UsageError,
 )
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.register import MemoryRegister
 from txlayer.resources.memory import MemoryResource
+from txlayer.resources.sqlite import SqliteResource
+from txlayer.runtime.wires import Wires
 
 
 def put(store: MemoryResource) -> Any:
@@ -230,12 +235,18 @@ def kill_between_vote_and_decision(sites: Sites, type: str, member: MemberProces
     thread = threading.Thread(target=lambda: outcomes.append(commit_at_last(publisher, type, "x")))
     thread.start()
     eventually(lambda: "commitment" in member.look()[1])
+    eventually(lambda: waits_for(publisher) == (second.name,), "its vote is not only in the buffer of its client")
     member.kill()
     voted.set()
     thread.join(2 * DEADLINE)
     member.restart()
     assert outcomes == [Status.COMMITTED]
     eventually(lambda: member.look()[0] == "x")
+
+
+def waits_for(coordinator: Site) -> tuple[str, ...]:
+    """Whose votes are missing."""
+    return next((view.blocked_by for view in coordinator.transactions() if view.state == "voting"), ())
 
 
 def commit_at_last(publisher: Site, type: str, value: str) -> Status:
@@ -374,6 +385,66 @@ def test_close_is_bounded_and_says_unknown_to_those_who_wait(memory_sites: Sites
     assert len(errors) == 1
 
 
+def test_listeners_that_hang_share_the_deadline_of_close(sites: Sites) -> None:
+    type = sites.name("news")
+    over = threading.Event()
+    begun: list[int] = []
+
+    def hang(event: Event) -> None:
+        begun.append(1)
+        over.wait(4 * DEADLINE)
+
+    site = sites.make("a")
+    for _ in range(8):
+        site.listener(type)(hang)
+    site.start()
+    site.publish(type, "x").wait(DEADLINE)
+    eventually(lambda: len(begun) == 8)
+    started = time.monotonic()
+    site.close(timeout=0.5)
+    took = time.monotonic() - started
+    over.set()
+    assert took < DEADLINE, "each of them would have had five seconds"
+
+
+def test_a_site_whose_name_was_taken_starts_later_with_its_resources(memory_sites: Sites, tmp_path: Path) -> None:
+    type = memory_sites.name("orders")
+    other = memory_sites.start("a")
+    store = SqliteResource(tmp_path / "store.db")
+    site = memory_sites.make("a")
+
+    def put(tx: MemberTransaction, event: Event) -> None:
+        tx[store].execute("CREATE TABLE done (what TEXT)")
+
+    site.subscribe(type, put, resources=[store])
+    with pytest.raises(NameTaken):
+        site.start()
+    other.close()
+    site.start()
+    memory_sites.know(site, type, site)
+    assert site.send(type, ["x"]).members == 1
+
+
+def test_a_site_that_could_not_listen_starts_later_with_its_resources(
+    memory_sites: Sites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type = memory_sites.name("orders")
+    store = SqliteResource(tmp_path / "store.db")
+    site = memory_sites.make("a")
+    site.subscribe(type, lambda tx, event: tx[store].execute("CREATE TABLE done (what TEXT)"), resources=[store])
+
+    def refused(*_: Any) -> None:
+        raise SubscribeFailed("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Wires, "listen", refused)
+        with pytest.raises(SubscribeFailed):
+            site.start()
+    site.start()
+    memory_sites.know(site, type, site)
+    assert site.send(type, ["x"]).members == 1
+
+
 # Keys and outcomes
 
 
@@ -405,6 +476,52 @@ def test_a_key_is_known_to_the_coordinator_that_had_it(memory_sites: Sites, note
     assert publisher.outcome(key="order 7", coordinator="self").status is Status.ABORTED
     with pytest.raises(UsageError, match="name it"):
         publisher.outcome(key="order 7", coordinator="hosted")
+
+
+def test_a_key_whose_outcome_is_forgotten_makes_no_second_transaction(memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("orders")
+    member = memory_sites.member("a", type, notes.handler("a"))
+    publisher = memory_sites.start("p", bounds=Bounds(unconfirmed=2))
+    memory_sites.know(publisher, type, member)
+    first = publisher.send(type, [0], key="order 0")
+    for number in range(1, 6):
+        publisher.send(type, [number], key=f"order {number}")
+
+    def finished() -> bool:
+        return publisher.outcome(key="order 0").status is Status.FINISHED
+
+    eventually(finished, "its outcome is forgotten once all members have acknowledged")
+    with pytest.raises(OutcomeUnknown, match="finished") as caught:
+        publisher.send(type, [0], key="order 0")
+    assert caught.value.tx == first.tx
+    assert notes.of("a") == [*range(6)]
+
+
+def test_a_key_whose_transaction_aborted_may_be_used_again(memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("orders")
+    willing: list[bool] = []
+
+    def handle(tx: MemberTransaction, event: Event) -> None:
+        if not willing:
+            raise ValueError("not yet")
+
+    member = memory_sites.member("a", type, handle)
+    publisher = memory_sites.start("p")
+    memory_sites.know(publisher, type, member)
+    with pytest.raises(TransactionAborted, match="not yet"):
+        publisher.send(type, ["x"], key="order 7")
+    willing.append(True)
+    assert publisher.send(type, ["x"], key="order 7").members == 1
+
+
+def test_a_key_goes_to_a_coordinator_by_name(memory_sites: Sites) -> None:
+    type = memory_sites.name("orders")
+    publisher = memory_sites.start("p")
+    for terms in ({"coordinator": "hosted"}, {"access": Access.MULTI}):
+        with pytest.raises(UsageError, match="name it, coordinator="):
+            publisher.transaction(type, key="order 7", **terms)
+    with pytest.raises(UsageError, match="name it, coordinator="):
+        publisher.send(type, ["x"], key="order 7", coordinator="hosted")
 
 
 def test_a_key_is_remembered_after_a_restart(sites: Sites, notes: Notes) -> None:

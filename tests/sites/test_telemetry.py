@@ -76,6 +76,7 @@ def test_one_trace_goes_through_publisher_and_members(seen: Seen, memory_sites: 
         publisher.send(type, ["three"])
     trace_id = request.get_span_context().trace_id
     eventually(lambda: len(seen.spans("finish")) == 4, "both members finished both")
+    eventually(lambda: len(seen.spans("transaction")) == 2, "the caller is answered before it is written down")
     for name, count in {"transaction": 2, "census": 2, "event": 6, "booking": 3, "vote": 4, "decision": 2}.items():
         spans = seen.spans(name)
         assert len(spans) == count, name
@@ -87,8 +88,22 @@ def test_one_trace_goes_through_publisher_and_members(seen: Seen, memory_sites: 
     assert {span.attributes["txlayer.outcome"] for span in seen.spans("transaction") if span.attributes} == {
         "committed"
     }
-    assert seen.counted("txlayer.transactions") == {("committed", type): 2}
+    eventually(lambda: seen.counted("txlayer.transactions") == {("committed", type): 2})
     assert seen.counted("txlayer.votes") == {("yes",): 4}
+
+
+def test_an_only_member_that_decides_alone_is_seen_to_vote_and_to_finish(
+    seen: Seen, memory_sites: Sites, notes: Notes
+) -> None:
+    type = memory_sites.name("orders")
+    publisher = started(memory_sites, type, notes.handler("a"))
+    with publisher.transaction(type) as tx:
+        tx.publish("one")
+    eventually(lambda: len(seen.spans("vote")) == len(seen.spans("finish")) == 1)
+    (finish,) = seen.spans("finish")
+    assert finish.attributes is not None
+    assert finish.attributes["txlayer.commit"] is True
+    eventually(lambda: seen.counted("txlayer.votes") == {("yes",): 1})
 
 
 def test_an_abort_is_an_error_of_the_transaction(seen: Seen, memory_sites: Sites, notes: Notes) -> None:
@@ -100,10 +115,11 @@ def test_an_abort_is_an_error_of_the_transaction(seen: Seen, memory_sites: Sites
     publisher = started(memory_sites, type, refuse, notes.handler("b"))
     with pytest.raises(TransactionAborted):
         publisher.send(type, ["one"])
+    eventually(lambda: seen.spans("transaction"), "the caller is answered before it is written down")
     (span,) = seen.spans("transaction")
     assert not span.status.is_ok
     assert "ValueError: no" in str(span.status.description)
-    assert seen.counted("txlayer.transactions") == {("aborted", type): 1}
+    eventually(lambda: seen.counted("txlayer.transactions") == {("aborted", type): 1})
 
 
 def test_without_an_sdk_steps_are_logged(

@@ -209,8 +209,9 @@ def test_many_transactions_at_a_time_as_initiator_and_as_member(sites: Sites, no
 def test_several_publishers_at_a_hosted_coordinator(sites: Sites, notes: Notes) -> None:
     type = sites.name("meetings")
     host = sites.start("host", hosts=True)
-    publisher, _ = three(sites, notes, type)
+    publisher, members = three(sites, notes, type)
     third = sites.start("third")
+    sites.know(host, type, *members)
     eventually(lambda: host.name in publisher._engine.hosts())
     subject = {"subject": "DSOnline"}
     with publisher.transaction(type, subject, access=Access.MULTI, coordinator=host.name) as tx:

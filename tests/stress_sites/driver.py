@@ -37,7 +37,7 @@ class Wishes:
     seed: int = 1
     mutant: str = ""
     """A planted bug, by name."""
-    rest_within: float = 300.0
+    rest_within: float = 120.0
     """Seconds after the last fault within which everything must have come to rest."""
 
 
@@ -93,7 +93,7 @@ class Driver:
             "transactions": len(history.calls),
             "committed": outcomes[Status.COMMITTED.value],
             "outcomes": dict(outcomes),
-            "applied": len(history.applied),
+            "applied": len(history.applied) + len(history.followed),
             "undone": sum(applied.undone is not None for applied in history.applied),
             "kills": self.kills,
             "broker_kills": self.broker_kills,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -44,15 +45,18 @@ class Handle:
 
     def _listen(self, process: subprocess.Popen[bytes], ready: threading.Event) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            answer = _decode(line)
-            self._on_answer(self.config.name, answer)
-            if isinstance(answer, orders.Ready):
-                ready.set()
-            elif isinstance(answer, orders.Left):
-                self.left = answer
-            elif isinstance(answer, orders.Closed):
-                self.closed = answer
+        with process.stdout as lines:
+            for line in lines:
+                self._hear(_decode(line), ready)
+
+    def _hear(self, answer: orders.AnyAnswer, ready: threading.Event) -> None:
+        self._on_answer(self.config.name, answer)
+        if isinstance(answer, orders.Ready):
+            ready.set()
+        elif isinstance(answer, orders.Left):
+            self.left = answer
+        elif isinstance(answer, orders.Closed):
+            self.closed = answer
 
     def tell(self, order: orders.AnyOrder) -> bool:
         """False if there is nobody to be told."""
@@ -86,11 +90,9 @@ class Handle:
 
     @staticmethod
     def _reap(process: subprocess.Popen[bytes]) -> int:
+        """Whoever listens to it closes what he reads, when he has read all of it."""
         code = process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None and not pipe.closed:
-                try:
-                    pipe.close()
-                except BrokenPipeError:
-                    continue
+        if process.stdin is not None and not process.stdin.closed:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         return code

@@ -70,7 +70,7 @@ def join(site: Site, event_type: str, liking: SiteTaste, folder: Path, pen: Pen,
     class Member(Participant):
         def on_join(self, tx: MemberTransaction) -> Scope:
             assert tx.terms is not None
-            return taste.choose(tx.id, tx.terms.tx_type).scope
+            return taste.answer(tx.terms.tx_type)
 
         def on_event(self, tx: MemberTransaction, event: Event) -> None:
             pen.write(lines.Delivered(tx.id))

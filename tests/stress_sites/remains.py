@@ -154,11 +154,13 @@ class Remains:
             for applied in several[0] if several else []:
                 if len(set(applied.values)) < len(applied.values):
                     self.history.violation(f"applied twice: {applied.tx} at {site}")
-                self.history.applied.append(applied)
+                follows = liking.taste.scope is Scope.FOLLOWER
+                (self.history.followed if follows else self.history.applied).append(applied)
             for others in several[1:]:
                 if _without_times(others) != _without_times(several[0]):
                     self.history.violation(f"databases of {site} for {event_type} differ")
-        self.history.applied.sort(key=lambda applied: applied.at)
+        for listed in (self.history.applied, self.history.followed):
+            listed.sort(key=lambda applied: applied.at)
 
     def _check_votes(self) -> None:
         """A commit comes after the votes of all whom it names."""

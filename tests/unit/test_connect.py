@@ -134,6 +134,16 @@ def test_the_protocol_is_checked() -> None:
         connect("mqtt://localhost?protocol=4")
 
 
+@pytest.mark.parametrize("option", ["ca=/ca.pem", "cert=/c.pem", "key=/k.pem", "tls_insecure=1"])
+def test_options_of_tls_without_tls_are_refused_before_credentials_go_in_clear(option: str) -> None:
+    with pytest.raises(errors.UsageError, match=r"would not be encrypted; write mqtts://host") as caught:
+        connect(f"mqtt://user:{SECRET}@host?{option}")
+    assert SECRET not in everything(caught.value)
+    name, _, value = option.partition("=")
+    with pytest.raises(errors.UsageError, match="tls_set on your client"):
+        connect(own_client(), host="127.0.0.1", port=1, **{name: value})
+
+
 def test_credentials_are_in_no_repr() -> None:
     url = parse(f"mqtt://{SECRET}-user:{SECRET}@host?name={SECRET}")
     endpoint, _, _ = read_target(url, url.query)

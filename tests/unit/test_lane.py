@@ -104,6 +104,52 @@ def test_a_handler_that_keeps_failing_makes_one_dead_letter_and_the_next_event_c
     assert lane.stats.dead_letters == 1
 
 
+def test_what_is_handled_and_what_becomes_a_dead_letter_is_counted_apart(harness: Harness) -> None:
+    tries: list[bytes] = []
+
+    def handler(delivery: Delivery) -> None:
+        tries.append(delivery.payload)
+        if delivery.payload == b"1" or tries.count(b"2") == 1:
+            raise ValueError
+
+    lane = harness.lane(handler)
+    harness.put(lane, 1, 2, 3)
+    eventually(lambda: harness.acked == [1, 2, 3])
+    assert (lane.stats.handled, lane.stats.dead_letters) == (2, 1)
+
+
+def test_a_dead_letter_does_not_wait_for_callbacks_of_the_application(harness: Harness) -> None:
+    busy, go_on = threading.Event(), threading.Event()
+
+    def block(_: Receipt) -> None:
+        busy.set()
+        go_on.wait()
+
+    published = Receipt()
+    published.add_callback(block)
+    published.complete()
+    try:
+        assert busy.wait(DEADLINE)
+        harness.put(harness.lane(lambda _: 1 / 0), 1)
+        eventually(lambda: harness.acked == [1])
+    finally:
+        go_on.set()
+
+
+def test_a_lane_that_cannot_go_on_says_why(harness: Harness) -> None:
+    told: list[Exception] = []
+
+    def leave(_: Delivery) -> None:
+        raise SystemExit("enough")
+
+    lane = harness.lane(leave)
+    lane.on_failed = told.append
+    harness.put(lane, 1, 2)
+    eventually(lambda: not lane._thread.is_alive())
+    assert ["SystemExit('enough')" in str(error) for error in told] == [True]
+    assert harness.acked == []
+
+
 def test_while_the_broker_is_away_the_dead_letter_waits_and_nothing_is_acknowledged(harness: Harness) -> None:
     waiting: list[Receipt] = []
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.conftest import eventually
+from tests.conftest import DEADLINE, eventually
 from txlayer import Ack, Delivery, Identity, Roster, Standing, connect, presence
-from txlayer.adapters.memory import MemoryBus
+from txlayer.adapters.memory import MemoryBus, MemoryWatch
 from txlayer.adapters.memory_broker import Faults
-from txlayer.errors import Backpressure, UsageError
+from txlayer.errors import Backpressure, Closed, UsageError
 
 _numbers = itertools.count(1)
 
@@ -197,3 +199,29 @@ def test_empty_events_fill_the_buffer_too(run: type[Run]) -> None:
     buffer[0] = 0
     eventually(lambda: 5 in one.got)
     small.close()
+
+
+def test_a_bus_that_crashed_says_nothing_over_its_will() -> None:
+    for _ in range(50):
+        url = f"memory://crash-{next(_numbers)}"
+        bus, other = Run._bus(url, "crashing"), Run._bus(url, "other")
+        holder = bus.enter("site", Identity("log"))._holder
+        watches: list[Any] = [thing for thing in bus._things if isinstance(thing, MemoryWatch)]
+        speaking = threading.Event()
+
+        def speak(holder: presence.Holder = holder, speaking: threading.Event = speaking) -> None:
+            with contextlib.suppress(Closed):
+                while True:
+                    holder._say()
+                    speaking.set()
+
+        speaker = threading.Thread(target=speak)
+        speaker.start()
+        assert speaking.wait(DEADLINE)
+        bus.crash()
+        speaker.join(DEADLINE)
+        eventually(lambda: not any(watch._thread.is_alive() for watch in watches))  # noqa: B023
+        word = presence.decode(other.watch("sites").snapshot()["sites/site"])
+        assert word is not None
+        assert not word.alive
+        other.close()

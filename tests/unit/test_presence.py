@@ -193,6 +193,90 @@ def test_a_silent_holder_is_replaced_and_knows_when_it_wakes(world: World) -> No
     assert not new.lost
 
 
+def listening(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Holder, threading.Thread]:
+    """Somebody who wants the name of a silent holder, and would listen for long."""
+    monkeypatch.setattr(presence, "SILENCE", 10 * DEADLINE)
+    bus = world.bus()
+    bus.announce("sites/site", encode(word("other", epoch=3, nonce="silent"))).wait(DEADLINE)
+    holder = Holder(bus, bus._ticker, "sites/site", Identity("log"))
+    thread = threading.Thread(target=holder.listen, daemon=True)
+    thread.start()
+    eventually(lambda: holder._changed._waiters, "it listens")  # type: ignore[attr-defined]
+    return holder, thread
+
+
+@pytest.mark.parametrize("last", [word("other", epoch=3, nonce="silent", alive=False), None], ids=["dead", "removed"])
+def test_whoever_listens_enters_as_soon_as_the_holder_is_dead(
+    world: World, monkeypatch: pytest.MonkeyPatch, last: Word | None
+) -> None:
+    holder, thread = listening(world, monkeypatch)
+    world.bus().announce("sites/site", encode(last) if last else None)
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+    holder.enter(DEADLINE)
+    assert holder.epoch == (4 if last else 1)
+
+
+class AwayValues:
+    """A bus whose broker is away: nothing is ever acknowledged."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        self.bus, self.announced, self.watches = bus, [], []  # type: ignore[var-annotated]
+
+    def announce(self, key: str, value: bytes | None) -> Receipt:
+        self.announced.append(value)
+        return Receipt()
+
+    def watch(self, prefix: str, handler: Any = None) -> Any:
+        self.watches.append(self.bus.watch(prefix, handler))
+        return self.watches[-1]
+
+
+class LateValues(AwayValues):
+    """A bus whose watches tell what has come only when they are let."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        super().__init__(bus)
+        self.go_on = threading.Event()
+
+    def announce(self, key: str, value: bytes | None) -> Receipt:
+        return self.bus.announce(key, value)
+
+    def watch(self, prefix: str, handler: Any = None) -> Any:
+        def late(key: str, value: bytes | None) -> None:
+            self.go_on.wait(DEADLINE)
+            handler(key, value)
+
+        return super().watch(prefix, late)
+
+
+def test_words_from_before_the_look_at_a_name_that_are_told_after_it_are_no_rivals(world: World) -> None:
+    bus, values = world.bus(), LateValues(world.bus())
+    bus.announce("sites/site", encode(word("other", epoch=3))).wait(DEADLINE)
+    holder = Holder(values, bus._ticker, "sites/site", Identity("log"))
+    bus.announce("sites/site", None).wait(DEADLINE)
+    [watch] = values.watches
+    assert watch.snapshot() == {}
+    thread = threading.Thread(target=holder.listen, daemon=True)
+    thread.start()
+    eventually(lambda: watch._changed._waiters or holder._claiming)
+    values.go_on.set()
+    thread.join(DEADLINE)
+    holder.enter(DEADLINE)
+    assert not holder.lost
+
+
+def test_the_late_will_of_an_earlier_life_does_not_free_a_name(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, thread = listening(world, monkeypatch)
+    late = word("other", epoch=2, nonce="earlier", alive=False)
+    world.bus().announce("sites/site", encode(late)).wait(DEADLINE)
+    eventually(lambda: holder._word == late)
+    assert not holder._is_gone(word("other", epoch=3, nonce="silent"))
+    world.bus().announce("sites/site", encode(word("other", epoch=3, nonce="silent", alive=False)))
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+
+
 def test_the_late_will_of_an_earlier_life_is_talked_over(world: World) -> None:
     bus = world.bus()
     first = bus.enter("site", Identity("log", 1))
@@ -282,21 +366,6 @@ def test_update_is_not_undone_by_a_heartbeat_at_the_same_time(world: World) -> N
         assert latest.info == {"n": str(number)}
     stop.set()
     beater.join(DEADLINE)
-
-
-class AwayValues:
-    """A bus whose broker is away: nothing is ever acknowledged."""
-
-    def __init__(self, bus: MemoryBus) -> None:
-        self.bus, self.announced, self.watches = bus, [], []  # type: ignore[var-annotated]
-
-    def announce(self, key: str, value: bytes | None) -> Receipt:
-        self.announced.append(value)
-        return Receipt()
-
-    def watch(self, prefix: str, handler: Any = None) -> Any:
-        self.watches.append(self.bus.watch(prefix, handler))
-        return self.watches[-1]
 
 
 def test_entering_while_the_broker_is_away_fails_and_leaves_nothing(world: World) -> None:

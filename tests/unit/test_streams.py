@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txlayer.adapters.streams import Streams, StreamTracker
+from txlayer.adapters.streams import Stream, Streams, StreamTracker
 
 A, B = b"a" * 12, b"b" * 12
 
@@ -85,3 +87,22 @@ def test_streams_of_one_publisher_differ_and_share_its_mark() -> None:
     assert one.id != other.id
     assert one.id[:8] == other.id[:8] == streams.publisher
     assert len(one.id) == 12
+
+
+def test_a_publisher_s_table_of_topics_is_bounded_and_a_forgotten_topic_starts_anew() -> None:
+    streams, table = Streams(), dict[str, Stream]()
+    first = streams.open_in(table, "first")
+    for number in range(65_536):
+        streams.open_in(table, str(number))
+    assert len(table) == 65_536
+    assert "first" not in table
+    assert streams.open_in(table, "first").id != first.id
+
+
+def test_no_two_streams_of_a_publisher_have_one_id() -> None:
+    streams = Streams()
+    before = [streams.open().id for _ in range(3)]
+    streams._count = itertools.count((1 << 32) - 2)
+    late = [streams.open().id for _ in range(6)]
+    assert len({*before, *late}) == 9
+    assert {len(stream) for stream in late} == {12}

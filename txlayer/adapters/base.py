@@ -121,6 +121,7 @@ class BusBase(ABC):
                 holder.leave()
             raise
         self._remember(subscription)
+        subscription.mind_name()
         return subscription
 
     def _hold(self, durable: str, identity: Identity, topics: Sequence[str]) -> Holder:
@@ -241,9 +242,9 @@ class SubscriptionBase(ABC):
         self._lane = lane
         self._holder = holder
         self._error: Exception | None = None
+        self._ending = threading.Lock()
         self.closed = False
-        if holder is not None:
-            holder.on_lost = self._on_lost
+        lane.on_failed = self.fail
 
     @property
     @abstractmethod
@@ -285,19 +286,26 @@ class SubscriptionBase(ABC):
 
     def fail(self, error: Exception) -> None:
         """It cannot go on: `error` says why."""
-        if self.closed:
-            return
-        _logger.error("subscription to %s stopped: %s", sorted(self._topics), error)
-        self._error = error
-        self.close()
+        self._end(False, _LAST_EVENT_SECONDS, error)
+
+    def mind_name(self) -> None:
+        """Once it runs: end when its durable name is another's, also if it was lost while this was being opened."""
+        if self._holder is not None:
+            self._holder.on_lost = self._on_lost
+            if self._holder.lost:
+                self._on_lost()
 
     def _on_lost(self) -> None:
         self.fail(NameTaken("a later holder has taken this durable name over"))
 
-    def _end(self, forget: bool, timeout: float) -> None:
-        if self.closed:
-            return
-        self.closed = True
+    def _end(self, forget: bool, timeout: float, error: Exception | None = None) -> None:
+        with self._ending:
+            if self.closed:
+                return
+            self._error = error
+            self.closed = True
+        if error is not None:
+            _logger.error("subscription to %s stopped: %s", sorted(self._topics), error)
         self._lane.close(timeout)
         try:
             self._stop(forget)

@@ -143,15 +143,17 @@ def read_target(target: object, options: Mapping[str, Any]) -> tuple[KafkaSettin
     """Read a URL or the user's own dict of librdkafka settings, and the options beside it."""
     native = {name: value for name, value in options.items() if "." in name}
     read = read_options({name: value for name, value in options.items() if name not in native}, KafkaOptions)
-    given = {**native, **read.config}
+    chosen = {**native, **read.config}
     if isinstance(target, BusUrl):
-        given = {**_security(target, read), **given}
+        given = {**_security(target, read, False), **chosen}
         servers = _servers(target)
     elif isinstance(target, Mapping) and target.get("bootstrap.servers"):
-        given = {**target, **_security(None, read), **given}
+        given = {**target, **_security(None, read, _encrypted(target)), **chosen}
+        chosen = {**target, **chosen}
         servers = str(target["bootstrap.servers"])
     else:
         raise UsageError("a Kafka bus is opened by kafka://host:port or by a dict with 'bootstrap.servers'")
+    _check_encrypted(given, read, "security.protocol" in chosen)
     _check(given, read)
     client_id = read.name or str(given.get("client.id", "")) or f"txlayer-{next(_count)}"
     given = {name: value for name, value in given.items() if name not in _OWNED and name != "bootstrap.servers"}
@@ -165,7 +167,22 @@ def _servers(url: BusUrl) -> str:
     return f"{host}:{url.port or 9092}"
 
 
-def _security(url: BusUrl | None, options: KafkaOptions) -> dict[str, Any]:
+def _encrypted(settings: Mapping[str, Any]) -> bool:
+    return "SSL" in str(settings.get("security.protocol", "")).upper()
+
+
+def _check_encrypted(given: Mapping[str, Any], options: KafkaOptions, chosen: bool) -> None:
+    """Who says how to encrypt wants it: credentials must not go in clear. `chosen`: by librdkafka's own setting."""
+    asked = [name for name in ("tls", "ca", "cert", "key") if getattr(options, name)]
+    if not chosen:
+        asked += sorted(name for name in given if name.startswith("ssl."))
+    if asked and not _encrypted(given):
+        instead = f"security.protocol is {given['security.protocol']}" if chosen else "add tls=1"
+        raise UsageError(f"{', '.join(asked)}: this connection would not be encrypted; {instead}")
+
+
+def _security(url: BusUrl | None, options: KafkaOptions, encrypted: bool) -> dict[str, Any]:
+    """`encrypted`: the settings that these are added to ask for it."""
     settings: dict[str, Any] = {}
     login = options.sasl is not None or (url is not None and url.user is not None)
     if login:
@@ -173,7 +190,8 @@ def _security(url: BusUrl | None, options: KafkaOptions) -> dict[str, Any]:
     if url is not None and url.user is not None:
         settings["sasl.username"], settings["sasl.password"] = url.user, url.password or ""
     if login or options.tls:
-        settings["security.protocol"] = f"{'SASL_' if login else ''}{'SSL' if options.tls else 'PLAINTEXT'}"
+        tls = options.tls or encrypted
+        settings["security.protocol"] = f"{'SASL_' if login else ''}{'SSL' if tls else 'PLAINTEXT'}"
     files = {"ssl.ca.location": options.ca, "ssl.certificate.location": options.cert, "ssl.key.location": options.key}
     settings.update({name: path for name, path in files.items() if path is not None})
     return settings

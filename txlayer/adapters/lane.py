@@ -64,7 +64,10 @@ class Lane:
         self._tracker = StreamTracker()
         self._high_water = high_water
         self._high_water_bytes = high_water_bytes
-        self._on_low = on_low
+        self.on_low = on_low
+        """Called when the handler has worked off what had come."""
+        self.on_failed: Callable[[Exception], object] = lambda error: None
+        """Called, on its thread, when it cannot go on."""
         self._queue: list[Delivery] = []
         self._gaps: list[Gap] = []
         self._running = 0
@@ -126,6 +129,17 @@ class Lane:
                 _logger.warning("a handler of subscription %r is still running after close", self._options.name)
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as exc:  # SystemExit of a handler, say: a thread would end by it without a word
+            error = TxLayerError(f"the thread of subscription {self._options.name!r} was ended by {exc!r}")
+            error.__cause__ = exc
+            _logger.error("%s", error, exc_info=exc)
+            if not self._closed:
+                self.close()
+                self.on_failed(error)
+
+    def _work(self) -> None:
         while True:
             with self._lock:
                 while not self._queue and not self._gaps and not self._closing.is_set():
@@ -139,7 +153,7 @@ class Lane:
                 self._report_gap(gap)
             self._handle_batch(batch)
             self._running = self._running_bytes = 0
-            self._on_low()
+            self.on_low()
 
     def _handle_batch(self, batch: list[Delivery]) -> None:
         handler, stats, name = self._options.handler, self.stats, self._options.name
@@ -175,7 +189,8 @@ class Lane:
             except Exception as exc:
                 if not self._try_again(delivery, exc):
                     return
-            stats.handled += 1
+            else:
+                stats.handled += 1
             if auto:
                 delivery.ack()
 
@@ -215,6 +230,7 @@ class Lane:
             self._retrying(tenacity.stop_after_attempt(retry.attempts), retry, Exception)(attempt)
         except Exception as exc:
             return not self._closing.is_set() and self._put_aside(delivery, exc)
+        self.stats.handled += 1
         return True
 
     def _put_aside(self, delivery: Delivery, reason: Exception) -> bool:
@@ -247,7 +263,7 @@ class Lane:
 
     def _await_stored(self, store: Callable[[], Receipt]) -> None:
         receipt, arrived = store(), threading.Event()
-        receipt.add_callback(lambda _: arrived.set())
+        receipt.when_done(lambda _: arrived.set())  # a callback would wait behind those of the application
         while not arrived.wait(0.1):
             if self._closing.is_set():
                 raise Closed("the subscription was closed before the broker was back")

@@ -34,6 +34,10 @@ class LatestValueWatch(ABC):
         with self._changed:
             return dict(self._values)
 
+    def catch_up(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._changes or self.closed)
+
     def close(self, timeout: float = 5.0) -> None:
         """`timeout` is for the handler that is running."""
         with self._changed:
@@ -63,8 +67,11 @@ class LatestValueWatch(ABC):
                     self._changed.wait()
                 if self.closed:
                     return
-                key, value = self._changes.popleft()
+                key, value = self._changes[0]
             try:
                 self._handler(key, value)
             except Exception:
                 _logger.exception("the handler of a watch failed on %s", key)
+            with self._changed:
+                self._changes.popleft()
+                self._changed.notify_all()

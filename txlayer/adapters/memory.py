@@ -89,13 +89,13 @@ class MemoryBus(BusBase):
         key: bytes | None = None,
         type: str = "",
     ) -> Receipt:
-        self._check_open()
         payload = check_event(topic, payload, headers, key, type)
         check_name(topic)
         self._check_size(payload)
         beside, packed = dict(headers or {}), None
         size = len(payload) + len(key or b"") + sum(len(name) + len(value) for name, value in beside.items())
         with self._flushing:
+            self._check_open()
             self._check_room(size)
             stream = self._stream(topic)
             number, now_us = stream.number + 1, time.time_ns() // 1000
@@ -108,12 +108,12 @@ class MemoryBus(BusBase):
             return self._hand_over(lambda: self._broker.publish(record), size)
 
     def announce(self, key: str, value: bytes | None) -> Receipt:
-        if self._closed:
-            raise Closed(f"bus {self._name} is closed")
         check_text("the key of a latest value", key)
         if value is not None:
             self._check_size(value := as_bytes(value))
         with self._flushing:
+            if self._closed:
+                raise Closed(f"bus {self._name} is closed")
             self._check_room(len(value or b""))
             return self._hand_over(lambda: self._broker.announce(key, value, self._name), len(value or b""))
 
@@ -125,15 +125,18 @@ class MemoryBus(BusBase):
 
     def crash(self) -> None:
         """As if the process died: nothing is flushed, the wills are carried out."""
-        self._closing = True
+        with self._flushing:  # first: a word that is said after the will would make the dead live again
+            self._closing = self._closed = True
         with self._lock:
             things, self._things = self._things, []
         self._ticker.close()
+        for thing in things:
+            if isinstance(thing, MemoryWatch):
+                thing.close(timeout=0)
         self._broker.disconnect(self._name, crashed=True)
         for thing in things:
             if isinstance(thing, MemorySubscription):
                 thing.crash()
-        self._closed = True
 
     def _open_subscription(
         self, topics: Sequence[str], options: LaneOptions, holder: Holder | None
@@ -143,10 +146,7 @@ class MemoryBus(BusBase):
         return MemorySubscription(self._broker, self._name, topics, self._lane(options), options, holder)
 
     def _stream(self, topic: str) -> Stream:
-        stream = self._topics.get(topic)
-        if stream is None:
-            stream = self._topics[topic] = self._streams.open()
-        return stream
+        return self._topics.get(topic) or self._streams.open_in(self._topics, topic)
 
     def _at_death(self, key: str, will: bytes) -> Callable[[], None]:
         self._broker.set_will(self._name, key, will)
@@ -183,7 +183,7 @@ class MemoryBus(BusBase):
             if isinstance(thing, MemorySubscription | MemoryWatch):
                 thing.attach()
         with self._flushing:
-            while self._outbox:
+            while self._outbox and not self._closed:
                 send, size, receipt = self._outbox[0]
                 if not send():
                     return
@@ -209,6 +209,7 @@ class MemorySubscription(SubscriptionBase):
         self._owner = owner
         self._session = f"durable:{options.name}" if holder else f"{owner}:{next(_count)}"
         self._durable = holder is not None
+        self._epoch = holder.epoch if holder else 0
         self._window = AckWindow(lambda released: None)
         self.attach()
 
@@ -228,7 +229,7 @@ class MemorySubscription(SubscriptionBase):
             window.receive(delivery, token)
             self._lane.put([delivery])
 
-        self._broker.open_session(self._session, self._owner, self._topics, deliver)
+        self._broker.open_session(self._session, self._owner, self._topics, deliver, self._epoch)
 
     def add(self, *topics: str) -> None:
         self._check_open()

@@ -66,6 +66,7 @@ class Session:
     owner: str
     filters: set[str] = field(default_factory=set)
     deliver: Deliver | None = None
+    epoch: int = 0
     unacknowledged: dict[int, Record] = field(default_factory=dict)
 
     def wants(self, topic: str) -> bool:
@@ -182,13 +183,18 @@ class MemoryBroker:
                     self._send(name, token, record)
             return True
 
-    def open_session(self, name: str, owner: str, filters: Collection[str], deliver: Deliver) -> bool:
-        """Attach to a session, new or known, and get what it still has. False while the broker is down."""
+    def open_session(self, name: str, owner: str, filters: Collection[str], deliver: Deliver, epoch: int = 0) -> bool:
+        """Attach to a session, new or known, and get what it still has.
+
+        False while the broker is down, or a later holder of the name, with a higher `epoch`, is attached to it.
+        """
         with self._lock:
             if not self.running:
                 return False
             session = self._sessions.setdefault(name, Session(owner))
-            session.owner, session.filters, session.deliver = owner, set(filters), deliver
+            if session.deliver is not None and session.epoch > epoch:
+                return False
+            session.owner, session.filters, session.deliver, session.epoch = owner, set(filters), deliver, epoch
             held = {token for holder, token, _ in self._held if holder == name}
             for token, record in list(session.unacknowledged.items()):
                 if token not in held:

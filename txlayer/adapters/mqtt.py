@@ -48,20 +48,13 @@ _ROOM_FOR_HEADERS = 1024
 _PRESENCE_KEEPALIVE = 5
 
 
-def _start(subscription: MqttSubscription, session: Session | None = None) -> MqttSubscription:
+def _start(subscription: MqttSubscription) -> MqttSubscription:
     try:
-        if session is not None:
-            session.open()
         subscription.start()
     except BaseException:
         subscription.stop()
         raise
     return subscription
-
-
-def _look_again(sessions: Sequence[Session]) -> None:
-    for session in sessions:
-        session.look_again()
 
 
 def _check_topic(topic: str) -> None:
@@ -194,7 +187,7 @@ class MqttBus(BusBase):
     def _stream(self, topic: str) -> Stream:
         if topic not in self._topics:
             _check_topic(topic)
-            self._topics[topic] = self._streams.open()
+            self._streams.open_in(self._topics, topic)
         return self._topics[topic]
 
     def _open_subscription(
@@ -202,22 +195,41 @@ class MqttBus(BusBase):
     ) -> MqttSubscription:
         for topic in topics:
             check_filter(topic)
-        shares = holder is None and options.ack is Ack.AUTO and not self._router.overlaps(topics)
-        if not shares:
-            self._refuse_own_client()
-        sessions: list[Session] = []
-        lane = self._lane(options, lambda: _look_again(sessions))
+        lane = self._lane(options)
         try:
-            if not shares:
-                return self._start_apart(topics, lane, options.name, holder, sessions)
-            return _start(MqttSubscription(topics, lane, None, self._main, self._router, None, self._add_apart))
+            shared = self._share(topics, lane) if holder is None and options.ack is Ack.AUTO else None
+            subscription = shared or self._apart(topics, lane, options.name, holder)
+            lane.on_low = subscription.look_again
+            return _start(subscription)
         except BaseException:
             lane.close()
             raise
 
-    def _add_apart(self, topics: Sequence[str], lane: Lane) -> MqttSubscription:
+    def _share(self, topics: Sequence[str], lane: Lane) -> MqttSubscription | None:
+        """On the session of the bus, unless the topics overlap with another's there."""
+        with self._router.changing:
+            if self._router.overlaps(topics):
+                return None
+            return MqttSubscription(topics, lane, None, self._main, self._router, None, self._start_apart)
+
+    def _start_apart(self, topics: Sequence[str], lane: Lane, whole: MqttSubscription) -> MqttSubscription:
+        return _start(self._apart(topics, lane, whole=whole))
+
+    def _apart(
+        self,
+        topics: Sequence[str],
+        lane: Lane,
+        name: str = "",
+        holder: Holder | None = None,
+        whole: MqttSubscription | None = None,
+    ) -> MqttSubscription:
+        """On a session of its own, which reads while the lane has room."""
         self._refuse_own_client()
-        return self._start_apart(topics, lane, "", None, [])
+        router = Router(self._envelope)
+        will = Will(f"{DIRECTORY}/{DURABLE}/{name}", holder.will) if holder else None
+        client = self._new_client(name if holder else None)
+        session = self._new_session(client, router, holder is not None, will, lambda: not lane.full)
+        return MqttSubscription(topics, lane, holder, session, router, session, self._start_apart, whole)
 
     def _refuse_own_client(self) -> None:
         if self._own_client is not None:
@@ -225,24 +237,6 @@ class MqttBus(BusBase):
                 "a client of your own serves subscriptions without a durable name, with automatic acknowledgement and "
                 "without overlapping topics; for others open the bus by URL"
             )
-
-    def _start_apart(
-        self, topics: Sequence[str], lane: Lane, name: str, holder: Holder | None, sessions: list[Session]
-    ) -> MqttSubscription:
-        """A subscription on a session of its own, which is added to `sessions` and reads while the lane has room."""
-        router, will, leftover = Router(self._envelope), None, set[str]()
-        if holder is not None:
-            will = Will(f"{DIRECTORY}/{DURABLE}/{name}", holder.will)
-            before = holder.before.info.get("topics", "") if holder.before else ""
-            leftover = {topic for topic in before.split("\n") if topic} - set(topics)
-        client = self._new_client(name if holder else None)
-        session = self._new_session(client, router, holder is not None, will, lambda: not lane.full)
-        sessions.append(session)
-        subscription = MqttSubscription(topics, lane, holder, session, router, session, self._add_apart)
-        _start(subscription, session)
-        if leftover:
-            session.give_back(leftover)
-        return subscription
 
     def _at_death(self, key: str, will: bytes) -> Callable[[], None]:
         if self._own_client is not None:

@@ -76,15 +76,25 @@ def read_target(target: object, options: Mapping[str, Any]) -> tuple[Endpoint, M
         raise UsageError(f"protocol={read.protocol}: MQTT 5 or 3.1.1")
     if isinstance(target, BusUrl):
         tls = target.scheme == "mqtts"
+        if not tls:
+            _refuse_tls_options(read, f"write mqtts://{target.host}")
         port = target.port or (8883 if tls else 1883)
         return Endpoint(target.host, port, tls, target.user, target.password), read, None
     if isinstance(target, Client):
         check_own_client(target)
+        _refuse_tls_options(read, "call tls_set on your client")
         if read.host is None:
             raise UsageError("connect(client, host=..., port=...): say where your client should connect")
         version = "5" if target.protocol == MQTTProtocolVersion.MQTTv5 else "3.1.1"
         return Endpoint(read.host, read.port or 1883), msgspec.structs.replace(read, protocol=version), target
     raise UsageError(f"an MQTT bus is opened by a URL or a paho client, not {type(target).__name__}")
+
+
+def _refuse_tls_options(options: MqttOptions, instead: str) -> None:
+    """Ignored, they would leave who believes in them with credentials in clear."""
+    given = [name for name in ("ca", "cert", "key", "tls_insecure") if getattr(options, name)]
+    if given:
+        raise UsageError(f"{', '.join(given)}: this connection would not be encrypted; {instead}")
 
 
 _CALLBACKS = (

@@ -46,7 +46,6 @@ from txlayer.errors import (
     Closed,
     NameTaken,
     PublishFailed,
-    SubscribeFailed,
     TopicForbidden,
 )
 from txlayer.receipt import Receipt
@@ -64,6 +63,9 @@ _FIGHT_LOST = (
     f"its connection broke {LOST_FIGHT} times within {FIGHT_SECONDS:.0f} s while another one of this bus stayed. "
     "Another client may be connecting with it, or the network cuts this connection: see which, then subscribe again"
 )
+
+Confirm = Callable[[], None]
+"""Waits until the broker has confirmed a request; raises if it refuses or does not answer."""
 
 
 class Session:
@@ -189,11 +191,14 @@ class Session:
         """It is about to be closed: filters need not be given back one by one."""
         self._retired = True
 
-    def filter_options(self, qos: int, retain_handling: int) -> SubscribeOptions | int:
-        """MQTT 5 can say what to do with retained messages."""
+    def filters(self, patterns: Collection[str], qos: int, retain_handling: int) -> Filters:
+        """How to ask for them, if the broker can take that: MQTT 5 can say what to do with retained messages."""
+        for pattern in patterns:
+            if len(pattern.encode()) + 16 > self.largest_packet:
+                raise TopicForbidden(f"topic of {len(pattern)} characters: over the broker's largest packet")
         if self._options.protocol == "5":
-            return SubscribeOptions(qos=qos, retainHandling=retain_handling)
-        return qos
+            return {pattern: SubscribeOptions(qos=qos, retainHandling=retain_handling) for pattern in patterns}
+        return dict.fromkeys(patterns, qos)
 
     def send(self, outgoing: Outgoing) -> Receipt:
         """Queue a publish. The caller serialises its calls."""
@@ -203,32 +208,22 @@ class Session:
             self._outbox.fail(self._ended)
         return outgoing.receipt
 
-    def subscribe(self, filters: Filters) -> None:
-        """Returns when the broker has confirmed; survives reconnects."""
-        for pattern in filters:
-            if len(pattern.encode()) + 16 > self.largest_packet:
-                raise TopicForbidden(f"topic of {len(pattern)} characters: over the broker's largest packet")
+    def subscribe(self, filters: Filters) -> Confirm:
+        """Ask for them, behind what was asked for before. Survives reconnects; whoever gives up unsubscribes."""
         answer = Answer()
         self._command(lambda: self._filters.subscribe(filters, answer))
-        try:
-            self._await(answer, f"the broker did not confirm the subscription to {some(filters)}")
-        except SubscribeFailed:
-            self._command(lambda: self._filters.unsubscribe(filters, Answer()))
-            raise
+        return lambda: self._await(answer, f"the broker did not confirm the subscription to {some(filters)}")
 
-    def unsubscribe(self, filters: Collection[str]) -> None:
-        """Returns when the broker has confirmed."""
+    def unsubscribe(self, filters: Collection[str]) -> Confirm:
+        """Give them back, behind what was asked for before."""
         filters, answer = list(filters), Answer()
         self._command(lambda: self._filters.unsubscribe(filters, answer))
-        self._await(answer, f"the broker did not confirm the end of {some(filters)}")
+        return lambda: self._await(answer, f"the broker did not confirm the end of {some(filters)}")
 
-    def drop(self, filters: Collection[str]) -> None:
-        """Unsubscribe, but do not wait for a broker that is away."""
-        filters = list(filters)
-        if self._connected:
-            self.unsubscribe(filters)
-        else:
-            self._command(lambda: self._filters.unsubscribe(filters, Answer()))
+    def drop(self, filters: Collection[str]) -> Confirm:
+        """As `unsubscribe`, but a broker that is away is not waited for."""
+        connected, confirm = self._connected, self.unsubscribe(filters)
+        return confirm if connected else lambda: None
 
     def give_back(self, filters: Collection[str]) -> None:
         """Unsubscribe what an earlier holder of the session may have left; does not wait."""
@@ -453,6 +448,7 @@ class Session:
             self._drained.set()
 
     def _goodbye(self, forget: bool) -> None:
+        self._stopping.set()  # here too: whoever closes may not have come to it, and this thread would connect again
         self._said_goodbye = self._connected
         if self._options.protocol == "5" and (forget or not self._durable):
             self.client.disconnect(properties=end_of_session())

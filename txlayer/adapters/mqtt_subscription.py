@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage
 
     from txlayer.adapters.mqtt_filters import Filters
-    from txlayer.adapters.mqtt_session import Session
+    from txlayer.adapters.mqtt_session import Confirm, Session
 
 _logger = logging.getLogger(__name__)
 
@@ -42,30 +42,26 @@ class Router:
 
     def __init__(self, envelope: bool) -> None:
         self._envelope = envelope
-        self._lock = threading.Lock()
+        self.changing = threading.RLock()
+        """Held from the look at who has which filters until some are taken or left, and the broker's request for it is
+        queued: requests are in the order in which filters change hands, or one's end would be another's."""
         self._subscriptions: list[MqttSubscription] = []
         self._watches: list[MqttWatch] = []
         self._by_topic: dict[str, MqttSubscription | None] = {}
 
     def overlaps(self, topics: Sequence[str], besides: MqttSubscription | None = None) -> bool:
         """Whether a broker could send an event twice to this session, once for each of two subscriptions."""
-        with self._lock:
-            taken = [
-                topic
-                for subscription in self._subscriptions
-                if subscription is not besides
-                for topic in subscription.here
-            ]
-        taken.append(f"{OWN}#")
+        others = [subscription for subscription in self._subscriptions if subscription is not besides]
+        taken = [f"{OWN}#", *(topic for subscription in others for topic in subscription.here)]
         return any(overlap(topic, other) for topic in topics for other in taken)
 
     def enter(self, subscription: MqttSubscription) -> None:
-        with self._lock:
+        with self.changing:
             self._subscriptions = [*self._subscriptions, subscription]
             self._by_topic = {}
 
     def leave(self, subscription: MqttSubscription) -> None:
-        with self._lock:
+        with self.changing:
             self._subscriptions = [other for other in self._subscriptions if other is not subscription]
             self._by_topic = {}
 
@@ -73,12 +69,12 @@ class Router:
         self._by_topic = {}
 
     def enter_watch(self, watch: MqttWatch) -> None:
-        with self._lock:
+        with self.changing:
             self._watches = [*self._watches, watch]
 
     def leave_watch(self, watch: MqttWatch) -> bool:
         """True if no other watch needs the same filter."""
-        with self._lock:
+        with self.changing:
             self._watches = [other for other in self._watches if other is not watch]
             return all(other.filter != watch.filter for other in self._watches)
 
@@ -93,7 +89,7 @@ class Router:
     def on_ended(self, error: BusError) -> None:
         """The session is over and does not come back."""
         for subscription in self._subscriptions:
-            subscription.whole.fail(error)
+            subscription.fail(error)
 
     def on_refused(self, filters: Collection[str]) -> None:
         """After a reconnect the broker does not take a subscription again."""
@@ -101,7 +97,7 @@ class Router:
             if not subscription.here.isdisjoint(filters):
                 error = SubscribeFailed("after a reconnect the broker refused the subscription")
                 threading.Thread(
-                    target=subscription.whole.fail, args=(error,), name="txlayer-mqtt-refused", daemon=True
+                    target=subscription.fail, args=(error,), name="txlayer-mqtt-refused", daemon=True
                 ).start()
 
     def route(self, messages: list[MQTTMessage], window: AckWindow) -> None:
@@ -123,10 +119,10 @@ class Router:
         _hand_over(target, batch)
 
     def _find(self, topic: str) -> MqttSubscription | None:
-        found = next((one for one in self._subscriptions if one.wants(topic)), None)
         if len(self._by_topic) > 10_000:
             self._by_topic = {}
-        self._by_topic[topic] = found
+        routes = self._by_topic  # whoever changes filters meanwhile puts another in its place
+        routes[topic] = found = next((one for one in self._subscriptions if one.wants(topic)), None)
         return found
 
     def _route_own(self, message: MQTTMessage, topic: str, window: AckWindow) -> None:
@@ -212,7 +208,10 @@ def check_depth(topic: str) -> None:
 
 
 class MqttSubscription(SubscriptionBase):
-    """Topics of one session that go to one handler. `own_session` is closed with it."""
+    """Topics of one session that go to one handler. `own_session` is closed with it.
+
+    `whole`: what it is a part of, if its topics were added to a subscription whose session could not take them.
+    """
 
     def __init__(
         self,
@@ -222,16 +221,16 @@ class MqttSubscription(SubscriptionBase):
         session: Session,
         router: Router,
         own_session: Session | None,
-        open_apart: Callable[[Sequence[str], Lane], MqttSubscription],
+        open_apart: Callable[[Sequence[str], Lane, MqttSubscription], MqttSubscription],
+        whole: MqttSubscription | None = None,
     ) -> None:
+        self._whole = whole
         super().__init__(topics, lane, holder)
         self._session = session
         self._router = router
         self._own_session = own_session
         self._open_apart = open_apart
         self._apart: list[MqttSubscription] = []
-        self.whole = self
-        """What it was added to, if it was."""
         router.enter(self)
 
     @property
@@ -248,39 +247,65 @@ class MqttSubscription(SubscriptionBase):
         return self._session.client
 
     def start(self) -> None:
-        self._session.subscribe(self._filters(self._topics))
+        if self._own_session is not None:
+            self._own_session.open()
+        self._session.subscribe(self._filters(self._topics))()
+        before = self._holder.before if self._holder is not None else None
+        leftover = set(before.info.get("topics", "").split("\n")) - self._topics - {""} if before else None
+        if leftover:
+            self._session.give_back(leftover)
 
     def add(self, *topics: str) -> None:
         for topic in topics:
             check_filter(topic)
-        new = [topic for topic in topics if topic not in self.topics]
-        self._check_running()
-        if self._own_session is None and self._router.overlaps(new, besides=self):
-            # The topics of another subscription on the same session: its filter and its events must stay its own.
-            apart = self._open_apart(new, self._lane)
-            apart.whole = self
-            self._apart.append(apart)
+        with self._router.changing:
+            self._check_running()
+            new = [topic for topic in topics if topic not in self.topics]
+            confirm = self._take(new)
+        if confirm is None:
+            self._add_apart(new)
             return
-        self._topics.update(new)
-        self._router.forget_routes()
         try:
-            self._session.subscribe(self._filters(new))
+            confirm()
         except BaseException:
-            self._topics.difference_update(new)
-            self._router.forget_routes()
+            with self._router.changing:
+                if not self.closed:  # then they are given back, and may be another's
+                    self._give_back(new)
             raise
         self._tell_topics()
 
-    def remove(self, *topics: str) -> None:
-        self._check_running()
-        gone = [topic for topic in topics if topic in self._topics]
+    def _take(self, topics: Sequence[str]) -> Confirm | None:
+        """None if another subscription has them on the same session: its filters and its events must stay its own."""
+        if self._own_session is None and self._router.overlaps(topics, besides=self):
+            return None
+        filters = self._filters(topics)
+        self._topics.update(topics)
+        self._router.forget_routes()
+        return self._session.subscribe(filters)
+
+    def _give_back(self, topics: Sequence[str]) -> Confirm:
         self._topics.difference_update(topics)
         self._router.forget_routes()
+        return self._session.unsubscribe(topics)
+
+    def _add_apart(self, topics: Sequence[str]) -> None:
+        apart = self._open_apart(topics, self._lane, self)
+        with self._router.changing:
+            if not self.closed:
+                self._apart.append(apart)
+                return
+        apart._stop(forget=True)
+        self._check_running()
+
+    def remove(self, *topics: str) -> None:
+        with self._router.changing:
+            self._check_running()
+            confirm = self._give_back([topic for topic in topics if topic in self._topics])
         for other in self._apart:
             other._topics.difference_update(topics)
             other._router.forget_routes()
         self._lane.keep_only(lambda topic: self.wants(topic) or any(other.wants(topic) for other in self._apart))
-        self._session.unsubscribe(gone)
+        confirm()
         for other in [other for other in self._apart if not other.here]:
             self._apart.remove(other)
             other._stop(forget=True)
@@ -310,36 +335,60 @@ class MqttSubscription(SubscriptionBase):
             for delivery in batch:
                 delivery.ack()
 
+    def look_again(self) -> None:
+        """There is room in the lane again: the sessions that wait for it read on."""
+        for one in (self, *self._apart):
+            if one._own_session is not None:
+                one._own_session.look_again()
+
+    def fail(self, error: Exception) -> None:
+        if self._whole is not None:
+            self._whole.fail(error)
+        else:
+            super().fail(error)
+
     def stop(self) -> None:
         """Undo a start that failed, but for lane and holder."""
         self._stop(forget=False)
 
     def _stop(self, forget: bool) -> None:
-        for other in self._apart:
+        with self._router.changing:  # an `add` under way comes to an end, or finds this closed
+            apart = list(self._apart)
+        for other in apart:
             other._stop(forget)
         if self._own_session is not None:
             self._close(self._own_session, forget)
             return
-        self._router.leave(self)
-        if not self._session.closing:
-            try:
-                self._session.drop(self._topics)
-            except BusError as exc:
-                _logger.info("unsubscribing while the broker is away: %s", exc)
+        with self._router.changing:
+            self._router.leave(self)
+            confirm = _drop(self._session, self._topics)
+        _await(confirm)
 
     def _close(self, session: Session, forget: bool) -> None:
         """Leaves the router last: the router acknowledges what nobody wants, and the broker would forget it."""
         try:
             if forget and session.connected:
-                session.drop(self._topics)  # confirmed, as a DISCONNECT is not: nothing more is collected
+                session.drop(self._topics)()  # confirmed, as a DISCONNECT is not: nothing more is collected
         finally:
             try:
                 session.close(1.0, forget=forget)
             finally:
                 self._router.leave(self)
 
-    def _filters(self, topics: Sequence[str] | set[str]) -> Filters:
-        return {topic: self._session.filter_options(1, _NO_RETAINED) for topic in topics}
+    def _filters(self, topics: Collection[str]) -> Filters:
+        return self._session.filters(topics, 1, _NO_RETAINED)
+
+
+def _drop(session: Session, filters: Collection[str]) -> Confirm:
+    """Give filters of the shared session back, unless it is about to be closed with all of them."""
+    return session.drop(filters) if not session.closing else lambda: None
+
+
+def _await(confirm: Confirm) -> None:
+    try:
+        confirm()
+    except BusError as exc:
+        _logger.info("unsubscribing while the broker is away: %s", exc)
 
 
 class MqttWatch(LatestValueWatch):
@@ -372,8 +421,8 @@ class MqttWatch(LatestValueWatch):
     def start(self, timeout: float) -> None:
         # At QoS 0: what exceeds the queue of a client Mosquitto drops at QoS 1, and there may be any number of values.
         # Nothing is lost by it, since after a reconnect all of them come again.
-        retained = self._session.filter_options(0, _SEND_RETAINED)
-        self._session.subscribe({self.filter: retained, self._marker: self._session.filter_options(0, _NO_RETAINED)})
+        values = self._session.filters([self.filter], 0, _SEND_RETAINED)
+        self._session.subscribe({**values, **self._session.filters([self._marker], 0, _NO_RETAINED)})()
         self.end_round()
         if not self._complete.wait(timeout):
             raise BusError(f"the latest values below {self._prefix} did not come within {timeout} s")
@@ -403,11 +452,7 @@ class MqttWatch(LatestValueWatch):
             self._set(key, None)
 
     def _stop(self) -> None:
-        gone = [self._marker]
-        if self._router.leave_watch(self):
-            gone.append(self.filter)
-        if not self._session.closing:
-            try:
-                self._session.drop(gone)
-            except BusError as exc:
-                _logger.info("unwatching while the broker is away: %s", exc)
+        with self._router.changing:
+            last = self._router.leave_watch(self)
+            confirm = _drop(self._session, [self._marker, *([self.filter] if last else [])])
+        _await(confirm)

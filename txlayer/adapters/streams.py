@@ -20,15 +20,30 @@ class Stream:
     number: int = 0
 
 
+_MOST_TOPICS = 65_536
+_MOST_STREAMS = 1 << 32
+
+
 class Streams:
     """Makes the streams of one publisher: eight random bytes for the publisher, four that count its streams."""
 
     def __init__(self) -> None:
         self.publisher = os.urandom(8)
+        self._prefix = self.publisher
         self._count = itertools.count(1)
 
     def open(self) -> Stream:
-        return Stream(self.publisher + next(self._count).to_bytes(4))
+        number = next(self._count) % _MOST_STREAMS
+        if number == 0:  # no stream is ever called as another was
+            self._prefix = os.urandom(8)
+        return Stream(self._prefix + number.to_bytes(4))
+
+    def open_in(self, table: dict[str, Stream], topic: str) -> Stream:
+        """Open one for a topic. Of a full table the oldest stream is forgotten, and its topic starts a new one."""
+        if len(table) >= _MOST_TOPICS:
+            del table[next(iter(table))]
+        stream = table[topic] = self.open()
+        return stream
 
 
 class StreamTracker:

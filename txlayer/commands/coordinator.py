@@ -11,7 +11,10 @@ from typing import Any
 from rich.console import Console
 
 from txlayer.commands.options import add_bus, add_security, security
+from txlayer.errors import SiteStalled
 from txlayer.site import Site
+
+_logger = logging.getLogger(__name__)
 
 
 def add(commands: Any) -> None:
@@ -26,6 +29,14 @@ def add(commands: Any) -> None:
     serve.set_defaults(command=run)
 
 
+def check(site: Site) -> None:
+    """Raises if the site has stopped by itself; one that only stands still may go on."""
+    try:
+        site.transactions()
+    except SiteStalled as exc:
+        _logger.warning("%s", exc)
+
+
 def run(args: argparse.Namespace, console: Console) -> int:
     """Serve until SIGTERM or SIGINT, then let what runs finish."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
@@ -37,7 +48,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     try:
         console.print(f"{args.name} coordinates on {args.bus}; end it with Ctrl-C", soft_wrap=True)
         while not ended.wait(0.5):
-            site.transactions()  # raises if the site has stopped by itself
+            check(site)
     finally:
         site.close(args.drain)
     console.print(f"{args.name} has ended")

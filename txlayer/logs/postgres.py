@@ -23,6 +23,7 @@ CREATE TABLE IF NOT EXISTS txlayer.record (
     site text NOT NULL, number bigint NOT NULL, body bytea NOT NULL, PRIMARY KEY (site, number));
 """
 _SETUP_LOCK = 7_403_211_954
+_PATIENCE_MS = 2000
 
 
 class PostgresDisk:
@@ -34,15 +35,22 @@ class PostgresDisk:
         try:
             self._db: psycopg.Connection[Any] = self._psycopg.connect(dsn, autocommit=True)
             create_tables(self._db, _TABLES)
-            held = self._db.execute(
-                "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (f"txlayer {site}",)
-            ).fetchone()
         except self._psycopg.Error as exc:
             raise LogError(f"PostgreSQL log of {site}: {exc}") from exc
-        if held is None or not held[0]:
-            self._db.close()
-            raise LogError(f"another process has the log of {site!r} open")
+        self._hold()
         self._open = False
+
+    def _hold(self) -> None:
+        """Keep others out. The server may take a moment to notice that an earlier process is gone."""
+        try:
+            self._db.execute(f"SET lock_timeout = {_PATIENCE_MS}")
+            self._db.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (f"txlayer {self._site}",))
+            self._db.execute("RESET lock_timeout")
+        except self._psycopg.Error as exc:
+            self._db.close()
+            if isinstance(exc, self._psycopg.errors.LockNotAvailable):
+                raise LogError(f"another process has the log of {self._site!r} open") from exc
+            raise LogError(f"PostgreSQL log of {self._site}: {exc}") from exc
 
     def load(self) -> Stored:
         try:

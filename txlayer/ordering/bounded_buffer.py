@@ -55,8 +55,7 @@ class BoundedBuffer(DeliveryBuffer):
             return []
         skipped = self.skipped.get(void.rank)
         if skipped is not None and void.first <= self.lanes[void.rank].clock:
-            for number in range(void.first, min(void.last, self.lanes[void.rank].clock) + 1):
-                skipped.remove(number)
+            skipped.cut(void.first, min(void.last, self.lanes[void.rank].clock))
         return DeliveryBuffer.take_void(self, void, now)
 
     def remove(self, rank: int) -> list[Effect]:

@@ -6,6 +6,8 @@ import heapq
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+_SPARE = 64
+"""So many entries that no longer count may stay, beside as many as those that do: then the heap is made anew."""
 K = TypeVar("K", str, int, tuple[int, int])
 
 
@@ -21,6 +23,9 @@ class Deadlines(Generic[K]):
         if self.times.get(key) != at:
             self.times[key] = at
             heapq.heappush(self.heap, (at, key))
+            if len(self.heap) > 2 * len(self.times) + _SPARE:
+                self.heap = [(time, key) for key, time in self.times.items()]
+                heapq.heapify(self.heap)
 
     def arm(self, key: K, at: float) -> None:
         """Be due at this time unless a time is set already."""

@@ -60,7 +60,7 @@ class DeliveryBuffer:
 
     def expect(self, rank: int) -> None:
         """A topic whose baseline is on its way: whatever has an entry for it must wait."""
-        self.pending[rank] = []
+        self.pending.setdefault(rank, [])
         for lane in self.lanes.values():
             lane.checked = 0
 

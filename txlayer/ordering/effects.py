@@ -100,11 +100,15 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """To the application: what it asked for did not happen, and will not."""
+    """To the application: what it asked for did not happen, and will not.
+
+    `unknown`: nobody here can tell. The event was on the bus, and may have been delivered or may be.
+    """
 
     topic: str
     serial: int
     reason: str
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,8 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The application publishes. After `deadline` (a time, not a span) it is told that it failed."""
+    """The application publishes. After `deadline` (a time, not a span) it is told that it failed, or that nobody
+    knows."""
 
     topic: str
     payload: bytes
@@ -179,10 +184,11 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The directory shows a holder of a host's rank."""
+    """The directory shows a holder of a host's rank. `first`: the epoch in which its log began."""
 
     host: int
     name: str
     epoch: int
     incarnation: str
     patterns: tuple[str, ...]
+    first: int = 1

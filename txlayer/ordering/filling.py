@@ -10,6 +10,8 @@ from txlayer.ordering.timestamp import fault_in_entries, host_of
 def fault_in_fill(state: HostState, fill: Fill) -> str | None:
     """Why it cannot pass; None if it can."""
     own = state.rank
+    if not 1 <= fill.first <= fill.last:
+        return f"a stamp of {fill.rank} for {fill.first} to {fill.last}"
     if not fill.ranks or host_of(fill.rank) <= own or fill.home != host_of(fill.rank):
         return f"a stamp of {fill.rank} does not come this way"
     fault = fault_in_entries(fill.rank, fill.ranks, fill.values)

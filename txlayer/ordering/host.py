@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from txlayer.errors import LogCorrupt
-from txlayer.ordering.directory import Directory
+from txlayer.ordering.directory import Directory, covers, is_topic
 from txlayer.ordering.effects import Claimed, Effect, Neighbours, Persist, Report, Send, Tick
 from txlayer.ordering.filling import fault_in_fill, fill_in
+from txlayer.ordering.founding import Founding
 from txlayer.ordering.host_state import HostConfig, HostState
 from txlayer.ordering.link import DownLink, UpLink
 from txlayer.ordering.messages import (
@@ -35,9 +36,19 @@ from txlayer.ordering.messages import (
     Published,
     Register,
     Registered,
+    Seek,
+    Sought,
     Welcome,
 )
-from txlayer.ordering.records import AnyRecord, ChainRecord, EpochRecord, SubscriptionRecord, TicketRecord, TopicRecord
+from txlayer.ordering.records import (
+    AnyRecord,
+    ChainRecord,
+    EpochRecord,
+    SubscriptionRecord,
+    TicketRecord,
+    TopicRecord,
+    VoidRecord,
+)
 from txlayer.ordering.registry import Registry
 from txlayer.ordering.searches import Searches
 from txlayer.ordering.ticket_desk import TicketDesk
@@ -46,7 +57,7 @@ from txlayer.ordering.topic_manager import OPEN, TopicManager
 
 HostEvent: TypeAlias = (
     Tick | Claimed | Neighbours | Locate | Create | Published | Gone | Register | Missing | Hail | Hello | Complete
-    | Chained
+    | Chained | Seek | Sought
 )  # fmt: skip
 
 
@@ -62,6 +73,7 @@ class Host:
         self.registry = Registry(self.state)
         self.searches = Searches(self.state)
         self.directory = Directory()
+        self.founding = Founding(self.state, self.directory)
         self.up: UpLink | None = None
         self.down: DownLink | None = None
         self.behind = False
@@ -74,11 +86,13 @@ class Host:
             Chained: self._on_chained,
             Complete: self._on_complete,
             Locate: self._on_locate,
-            Register: self._on_register,
+            Register: self._on_subscriber,
             Missing: self._on_missing,
             Gone: self._on_gone,
             Hail: self._on_hail,
             Hello: self._on_hello,
+            Seek: self._on_seek,
+            Sought: self._on_sought,
             Tick: self._on_tick,
             Claimed: self._on_claimed,
             Neighbours: self._on_neighbours,
@@ -100,7 +114,7 @@ class Host:
     def claim(self) -> Claimed:
         """What the directory shows of this host."""
         state = self.state
-        return Claimed(state.rank, state.name, state.epoch, self.incarnation, self.patterns)
+        return Claimed(state.rank, state.name, state.epoch, self.incarnation, self.patterns, state.first_epoch)
 
     def start(
         self,
@@ -116,11 +130,12 @@ class Host:
         """
         records = list(records)
         neighbours = self._remembered(records, neighbours, retired)
-        epochs = [record.epoch for record in records if isinstance(record, EpochRecord)]
-        self.state.epoch = max([known_epoch, *epochs]) + 1
+        epochs = [record for record in records if isinstance(record, EpochRecord)]
+        self.state.epoch = max([known_epoch, *(record.epoch for record in epochs)]) + 1
+        self.state.first_epoch = epochs[0].first if epochs else self.state.epoch
         self._restore(records, now)
         self.behind = bool(epochs) and neighbours.lower is not None
-        effects: list[Effect] = [Persist("epoch", EpochRecord(self.state.epoch))]
+        effects: list[Effect] = [Persist("epoch", EpochRecord(self.state.epoch, self.state.first_epoch))]
         effects.extend(self._on_claimed(self.claim(), now))
         effects.extend(self._on_neighbours(neighbours, now))
         if self.state.config.durable_tickets:
@@ -145,9 +160,10 @@ class Host:
         topics = sorted((record for record in records if isinstance(record, TopicRecord)), key=lambda r: r.rank)
         for record in topics:
             manager = state.add_topic(record.name)
+            self.directory.homes[record.name] = state.rank
             if manager.rank != record.rank:
                 raise LogCorrupt(f"topic {record.name} has rank {record.rank}, its place in the log is {manager.rank}")
-            manager.reserved, manager.closed = record.reserved, record.closed
+            manager.reserved, manager.closed, manager.floor = record.reserved, record.closed, record.floor
             manager.unsure.add(record.closed + 1, record.reserved)
             state.counters.values[manager.slot] = self._first_free(record) - 1
             manager.mark = state.given(manager)
@@ -155,8 +171,12 @@ class Host:
         for ticket in sorted(tickets, key=lambda ticket: (ticket.rank, ticket.first)):
             home = state.places[place_of(ticket.rank)]
             self.desk.restore(ticket, home, now)
-            for number in range(ticket.first, ticket.first + ticket.count):
-                home.unsure.remove(number)
+            home.unsure.cut(ticket.first, ticket.first + ticket.count - 1)
+        for void in (record for record in records if isinstance(record, VoidRecord)):
+            self.desk.voids.restore(void, state.places[place_of(void.rank)])
+        # A topic that exists is claimed, whatever patterns this life was given: others ask before they create it.
+        named = (name for name in state.topics if not any(covers(pattern, name) for pattern in self.patterns))
+        self.patterns = (*self.patterns, *sorted(named))
         for subscription in (record for record in records if isinstance(record, SubscriptionRecord)):
             self.registry.restore(subscription, now)
 
@@ -169,7 +189,7 @@ class Host:
     def _on_create(self, message: Create, now: float) -> list[Effect]:
         state = self.state
         manager = state.topics.get(message.topic)
-        if manager is None or manager.refusal is not None or self.behind or self.fenced is not None:
+        if manager is None or self.behind or self.fenced is not None:
             return self._cannot_create(message, now)
         if not 1 <= message.count <= self._largest_batch or message.low > message.seq:
             reason = f"{message.count} numbers from {message.seq} on, released below {message.low}"
@@ -201,16 +221,29 @@ class Host:
     def _cannot_create(self, message: Create, now: float) -> list[Effect]:
         if self.behind and self.fenced is None:
             return []  # soon
-        reason = self._refusal(message.topic)
+        away = self._away(message.topic)
+        if away is not None:
+            return [Send(away, message)]
+        reason = self._refusal(message.topic) or self.founding.stuck(message.topic, now)
         if reason is not None:
             return self.state.refuse(message.publisher, "create", message.topic, reason)
+        asking = self.founding.ask(message.topic, now)
+        if asking is not None:
+            return asking
         effects = self._new_topic(message.topic)
         effects.extend(self._on_create(message, now))
         return effects
 
+    def _away(self, topic: str) -> str | None:
+        """The host that has the topic, if it is known to be another one."""
+        host = self.directory.homes.get(topic, self.state.rank)
+        return self.directory.name_of(host) if host != self.state.rank and self.fenced is None else None
+
     def _refusal(self, topic: str) -> str | None:
         if self.fenced is not None:
             return self.fenced
+        if not is_topic(topic):
+            return f"{topic[:200]!r} is no topic: the ordered bus takes no wildcards"
         owner = self.directory.home(topic)
         if owner is None:
             return f"no host claims topic {topic!r}"
@@ -222,7 +255,16 @@ class Host:
 
     def _new_topic(self, topic: str) -> list[Effect]:
         # Its rank is durable before its first number: the driver holds what follows.
+        self.directory.homes[topic] = self.state.rank
         return [self.state.persist(self.state.add_topic(topic))]
+
+    def _on_seek(self, message: Seek, now: float) -> list[Effect]:
+        return [] if self.fenced is not None else self.founding.answer(message, now)
+
+    def _on_sought(self, message: Sought, now: float) -> list[Effect]:
+        create, effects = self.founding.answered(message, now)
+        create = create and message.topic not in self.state.topics and self._refusal(message.topic) is None
+        return [*effects, *(self._new_topic(message.topic) if create else ())]
 
     def _on_published(self, message: Published, now: float) -> list[Effect]:
         manager = self.state.topics.get(message.topic)
@@ -230,9 +272,10 @@ class Host:
             return self.state.refuse(message.publisher, "published", message.topic, "unknown topic")
         if self.behind or self.fenced is not None:
             return []
+        effects = self.desk.published(message, manager, now)
         if self.searches.open:
             self.searches.found(message, manager)
-        return self.desk.published(message, manager, now)
+        return effects
 
     def _on_gone(self, message: Gone, now: float) -> list[Effect]:
         manager = self.state.topics.get(message.topic)
@@ -244,6 +287,8 @@ class Host:
             return []
         if manager is None:
             return self.state.refuse(message.subscriber, "missing", "", f"no topic of rank {message.rank} here")
+        if not 1 <= message.first <= message.last:
+            return self.state.refuse(message.subscriber, "missing", manager.name, f"{message.first} to {message.last}")
         return self.searches.missing(message, manager, now)
 
     # Subscribing
@@ -253,13 +298,27 @@ class Host:
             return []
         effects: list[Effect] = []
         for topic in message.topics:
-            reason = self._refusal(topic)
+            away = self._away(topic)
+            if away is not None:
+                effects.append(Send(away, Locate(message.sender, (topic,))))
+                continue
+            reason = self._refusal(topic) or self.founding.stuck(topic, now)
             if reason is not None:
                 return self.state.refuse(message.sender, "locate", topic, reason)
             if topic not in self.state.topics:
-                effects.extend(self._new_topic(topic))
-        ranks = tuple(self.state.topics[topic].rank for topic in message.topics)
-        return [*effects, Send(message.sender, Located(self.state.rank, self.state.epoch, message.topics, ranks))]
+                asking = self.founding.ask(topic, now)
+                effects.extend(self._new_topic(topic) if asking is None else asking)
+        here = tuple(topic for topic in message.topics if topic in self.state.topics)
+        ranks = tuple(self.state.topics[topic].rank for topic in here)
+        if message.topics and not here:
+            return effects
+        return [*effects, Send(message.sender, Located(self.state.rank, self.state.epoch, here, ranks))]
+
+    def _on_subscriber(self, message: Register, now: float) -> list[Effect]:
+        """A subscription from the subscriber itself. Counters are the word of hosts alone."""
+        if message.ranks or message.values:
+            return self.state.refuse(message.subscriber, "register", "", "counters of a subscriber", message.version)
+        return self._on_register(message, now)
 
     def _on_register(self, message: Register, now: float) -> list[Effect]:
         """A subscription, from the subscriber itself or up the chain."""
@@ -394,15 +453,17 @@ class Host:
         if claim.host == state.rank and claim != self.claim() and newer:
             self.fenced = f"host {state.name} of epoch {state.epoch} is fenced by {claim.name}, epoch {claim.epoch}"
             return [Report(self.fenced)]
-        known = self.directory.members.get(claim.host)
+        known, before = self.directory.members.get(claim.host), self.directory.claims.get(claim.host)
         refused = self.directory.see(claim)
         effects: list[Effect] = [] if refused is None else [Report(refused)]
         if self.directory.members.get(claim.host) != known:
             effects.append(Persist("chain", ChainRecord(tuple(sorted(self.directory.members.items())))))
-        for manager in state.places:
-            before, manager.refusal = manager.refusal, self._refusal(manager.name)
-            if manager.refusal is not None and before is None:
-                effects.append(Report(manager.refusal))
+        if claim.host != state.rank and (before is None or before.patterns != claim.patterns):
+            taken = [manager.name for manager in state.places if self.directory.claimant(manager.name) == claim]
+            if taken:
+                effects.append(
+                    Report(f"host {claim.name} claims {len(taken)} topics of this host, which stay: {taken[:9]}")
+                )
         return effects
 
     def _on_tick(self, event: Tick, now: float) -> list[Effect]:

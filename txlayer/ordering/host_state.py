@@ -22,6 +22,7 @@ class HostConfig:
     lease: float = 10.0
     retention: float = 60.0
     retained: int = 100_000
+    voids: int = 100_000
     block: int = 4096
     durable_tickets: bool = False
     deltas: bool = True
@@ -42,6 +43,7 @@ class HostState:
     rank: int
     config: HostConfig
     epoch: int = 0
+    first_epoch: int = 1
     counters: Counters = field(default_factory=Counters)
     topics: dict[str, TopicManager] = field(default_factory=dict)
     places: list[TopicManager] = field(default_factory=list)
@@ -73,9 +75,11 @@ class HostState:
 
     def persist(self, manager: TopicManager) -> Persist:
         """The topic's record as it is now."""
-        record = TopicRecord(manager.rank, manager.name, manager.reserved, manager.close_prefix())
+        record = TopicRecord(manager.rank, manager.name, manager.reserved, manager.close_prefix(), manager.floor)
         return Persist(f"topic/{place_of(manager.rank)}", record)
 
-    def refuse(self, to: str, about: str, topic: str, reason: str, version: int = 0, current: int = 0) -> list[Effect]:
+    def refuse(
+        self, to: str, about: str, topic: str, reason: str, version: int = 0, current: int = 0, number: int = 0
+    ) -> list[Effect]:
         """Say no, and why."""
-        return [Send(to, Refused(about, topic, version, self.rank, self.epoch, reason, current))]
+        return [Send(to, Refused(about, topic, version, self.rank, self.epoch, reason, current, number))]

@@ -4,6 +4,8 @@ Only `Chained` needs a link, and makes one: a frame that comes out of turn is dr
 that reorders is at worst a way that loses. Everything else may be lost, doubled and reordered: each kind names what
 recognises a repetition.
 
+Numbers that cannot be are refused where they are read, so that the roles need not fear to add to them.
+
 A new field goes at the end and has a default, so that old and new hosts understand each other.
 """
 
@@ -15,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from txlayer.errors import DecodeError
-from txlayer.ordering.timestamp import Stamp
+from txlayer.ordering.timestamp import Number, Seconds, Stamp
 
 
 class _Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -32,10 +34,10 @@ class Locate(_Message, frozen=True):
 class Located(_Message, frozen=True):
     """Host to client. `ranks[i]` is that of `topics[i]`."""
 
-    host: int
-    epoch: int
+    host: Number
+    epoch: Number
     topics: tuple[str, ...]
-    ranks: tuple[int, ...]
+    ranks: tuple[Number, ...]
 
 
 class Create(_Message, frozen=True):
@@ -43,19 +45,19 @@ class Create(_Message, frozen=True):
 
     publisher: str
     topic: str
-    generation: int
-    seq: int
-    count: int
-    low: int
+    generation: Number
+    seq: Number
+    count: Number
+    low: Number
 
 
 class Stamped(_Message, frozen=True):
     """Host to publisher: numbers `stamp.number` to `stamp.number + count - 1`, all with the same entries."""
 
     topic: str
-    generation: int
-    seq: int
-    count: int
+    generation: Number
+    seq: Number
+    count: Number
     stamp: Stamp
 
 
@@ -64,35 +66,35 @@ class Published(_Message, frozen=True):
 
     publisher: str
     topic: str
-    seq: int
-    first: int
-    count: int
+    seq: Number
+    first: Number
+    count: Number
 
 
 class Acknowledged(_Message, frozen=True):
     """Host to publisher: the ticket is closed, nobody will void it."""
 
     topic: str
-    seq: int
-    first: int
-    epoch: int
+    seq: Number
+    first: Number
+    epoch: Number
 
 
 class Voided(_Message, frozen=True):
     """Host to publisher: these numbers are void; publish the same events again under new ones."""
 
     topic: str
-    generation: int
-    seq: int
-    first: int
-    epoch: int
+    generation: Number
+    seq: Number
+    first: Number
+    epoch: Number
 
 
 class Resend(_Message, frozen=True):
     """Host to publisher: a subscriber has not got this number."""
 
     topic: str
-    number: int
+    number: Number
 
 
 class Gone(_Message, frozen=True):
@@ -100,7 +102,7 @@ class Gone(_Message, frozen=True):
 
     publisher: str
     topic: str
-    number: int
+    number: Number
 
 
 class Register(_Message, frozen=True):
@@ -112,15 +114,15 @@ class Register(_Message, frozen=True):
     """
 
     subscriber: str
-    version: int
-    new: tuple[int, ...]
-    old: tuple[int, ...]
+    version: Number
+    new: tuple[Number, ...]
+    old: tuple[Number, ...]
     refresh: bool = False
     related: bool = True
     whole: bool = False
-    sent: float = 0.0
-    ranks: tuple[int, ...] = ()
-    values: tuple[int, ...] = ()
+    sent: Seconds = 0.0
+    ranks: tuple[Number, ...] = ()
+    values: tuple[Number, ...] = ()
     anew: bool = False
     lasting: bool = False
 
@@ -128,49 +130,68 @@ class Register(_Message, frozen=True):
 class Registered(_Message, frozen=True):
     """The last host to the subscriber. `sent` is the subscriber's own clock, returned."""
 
-    version: int
+    version: Number
     refresh: bool
-    sent: float
-    ranks: tuple[int, ...]
-    values: tuple[int, ...]
+    sent: Seconds
+    ranks: tuple[Number, ...]
+    values: tuple[Number, ...]
 
 
 class Missing(_Message, frozen=True):
     """Subscriber to home host: I wait for these numbers."""
 
     subscriber: str
-    rank: int
-    first: int
-    last: int
+    rank: Number
+    first: Number
+    last: Number
 
 
 class Refused(_Message, frozen=True):
     """Host to whoever asked for something that cannot be. `about` is the kind of the message.
 
-    `current`: for a registration, the version that is in force here; 0 if there is none.
+    `current`: for a registration, the version that is in force here; 0 if there is none. `number`: for a
+    confirmation, its first number.
     """
 
     about: str
     topic: str
-    version: int
-    host: int
-    epoch: int
+    version: Number
+    host: Number
+    epoch: Number
     reason: str
-    current: int = 0
+    current: Number = 0
+    number: Number = 0
 
 
 class Hail(_Message, frozen=True):
     """A host that has started, to the next higher one: tell me your epoch."""
 
-    host: int
-    epoch: int
+    host: Number
+    epoch: Number
 
 
 class Hello(_Message, frozen=True):
     """A host to the next lower one: begin a new link to me, with the counters that I may have missed."""
 
+    host: Number
+    epoch: Number
+
+
+class Seek(_Message, frozen=True):
+    """A host to another that claims the topic too: have you got it? I am about to create it."""
+
     host: int
     epoch: int
+    topic: str
+
+
+class Sought(_Message, frozen=True):
+    """The answer. `rank`: that of the topic; -1 if it does not exist here, -2 if it is about to."""
+
+    host: int
+    epoch: int
+    topic: str
+    rank: int
 
 
 class Beat(_Message, frozen=True):
@@ -180,38 +201,38 @@ class Beat(_Message, frozen=True):
 class Welcome(_Message, frozen=True):
     """First frame of a link: all counters that the sender knows."""
 
-    ranks: tuple[int, ...]
-    values: tuple[int, ...]
+    ranks: tuple[Number, ...]
+    values: tuple[Number, ...]
 
 
 class Fill(_Message, frozen=True):
     """A stamp on its way up the chain; entries of higher hosts are blank (0)."""
 
-    home: int
-    epoch: int
-    rank: int
-    first: int
-    last: int
-    ranks: tuple[int, ...]
-    values: tuple[int, ...]
+    home: Number
+    epoch: Number
+    rank: Number
+    first: Number
+    last: Number
+    ranks: tuple[Number, ...]
+    values: tuple[Number, ...]
 
 
 class Complete(_Message, frozen=True):
     """A filled stamp, straight to its home host."""
 
-    epoch: int
-    rank: int
-    first: int
-    values: tuple[int, ...]
+    epoch: Number
+    rank: Number
+    first: Number
+    values: tuple[Number, ...]
 
 
 class Chained(_Message, frozen=True):
     """A frame on the link from a host to the next higher one. `session` is the receiver's epoch."""
 
-    host: int
-    epoch: int
-    session: int
-    seq: int
+    host: Number
+    epoch: Number
+    session: Number
+    seq: Number
     body: Fill | Register | Welcome
 
 
@@ -230,7 +251,7 @@ class Event(_Message, frozen=True):
     """
 
     publisher: str
-    serial: int
+    serial: Number
     stamp: Stamp
     payload: bytes
     again: bool = False
@@ -244,14 +265,14 @@ class Void(_Message, frozen=True):
     `doubtful`: a host that has forgotten what it gave cannot tell.
     """
 
-    rank: int
-    first: int
-    last: int
-    epoch: int
+    rank: Number
+    first: Number
+    last: Number
+    epoch: Number
     lost: bool = False
     placed: bool = False
-    ranks: tuple[int, ...] = ()
-    values: tuple[int, ...] = ()
+    ranks: tuple[Number, ...] = ()
+    values: tuple[Number, ...] = ()
     doubtful: bool = False
 
 
@@ -271,6 +292,8 @@ AnyMessage: TypeAlias = (
     | Refused
     | Hail
     | Hello
+    | Seek
+    | Sought
     | Beat
     | Complete
     | Chained

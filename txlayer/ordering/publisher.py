@@ -21,6 +21,7 @@ from txlayer.ordering.directory import Directory, check_topic
 from txlayer.ordering.effects import Accepted, Claimed, Effect, Failed, Handed, Offer, Publish, Report, Send, Tick
 from txlayer.ordering.messages import (
     Acknowledged,
+    AnyMessage,
     Create,
     Event,
     Gone,
@@ -69,7 +70,7 @@ class Publisher:
         self._turn: str | None = None
         self.buffered = 0
 
-    def step(self, event: PublisherEvent, now: float) -> list[Effect]:
+    def step(self, event: PublisherEvent | AnyMessage, now: float) -> list[Effect]:
         """One event in, effects out."""
         match event:
             case Offer():
@@ -90,6 +91,8 @@ class Publisher:
                 return self._on_claimed(event, now)
             case Tick():
                 return self._on_tick(now)
+            case _:
+                return [Report(f"a {type(event).__name__}, which is not for publishers")]
 
     def next_deadline(self) -> float | None:
         """When to step this publisher with a tick, at the latest."""
@@ -98,9 +101,11 @@ class Publisher:
 
     def _on_claimed(self, event: Claimed, now: float) -> list[Effect]:
         known = self.directory.claims.get(event.host)
-        reason = self.directory.see(event)
+        reason, replaced = self.directory.follow(event)
         if reason is not None:
             return [Report(reason)]
+        if replaced:
+            return self._begin_anew(event, now)
         if known is None or known.epoch == event.epoch:
             return []
         # The host has restarted and may have forgotten what it gave: tell it what was published.
@@ -113,6 +118,19 @@ class Publisher:
         for topic in lanes:
             self._times.arm(topic, now + self.config.repeat)
         return [Send(event.name, message) for lane in lanes.values() for message in lane.reminders.values()]
+
+    def _begin_anew(self, claim: Claimed, now: float) -> list[Effect]:
+        """The host has another log: it counts from 1, and knows nothing of the numbers that were given before."""
+        effects: list[Effect] = []
+        for lane in list(self._lanes.values()):
+            if lane.rank is not None and host_of(lane.rank) == claim.host:
+                released = lane.forget_numbers()
+                self._retained.drop_topic(lane.topic)
+                self.buffered -= len(released)
+                reason = f"host {claim.name} no longer has its log: {lane.topic} may have reached some, or none"
+                effects.extend(self._in_doubt(lane, released, reason))
+                effects.extend(self._start_over(lane, now))
+        return [*effects, *self._take_turns(now)]
 
     def _on_offer(self, event: Offer, now: float) -> list[Effect]:
         check_topic(event.topic)
@@ -193,6 +211,7 @@ class Publisher:
             return f"topic {lane.topic} changed its rank from {lane.rank} to {stamp.rank}"
         self._epochs[host] = stamp.epoch
         lane.rank = stamp.rank
+        self.directory.homes[lane.topic] = host
         return None
 
     def _too_late(self, request: Request, now: float) -> bool:
@@ -266,7 +285,7 @@ class Publisher:
         if release is None:
             return []
         self.buffered -= len(release.items)
-        effects: list[Effect] = [Accepted(lane.topic, item.serial) for item in release.items]
+        effects: list[Effect] = [Accepted(lane.topic, item.serial) for item in release.items if not item.told]
         return [*effects, *self._take_turns(now)]
 
     def _former(self, message: Acknowledged | Voided) -> bool:
@@ -280,7 +299,7 @@ class Publisher:
             return []
         release = lane.releases.pop(message.first, None)
         if release is not None:
-            return self._start_over(lane, now, release.items)
+            return self._release_again(lane, release, now)
         reminder = lane.reminders.pop(message.first, None)
         if reminder is not None:
             return self._start_over(lane, now, self._taken_back(reminder))
@@ -288,12 +307,20 @@ class Publisher:
             return self._start_over(lane, now)
         return []
 
+    def _release_again(self, lane: Lane, release: Release, now: float) -> list[Effect]:
+        """Under new numbers; but not what was given up: its application does not expect it any more."""
+        for number in range(release.first, release.first + len(release.items)):
+            self._retained.drop(lane.topic, number)  # it is void: nobody will ask for it
+        again = [item for item in release.items if not item.given_up]
+        self.buffered -= len(release.items) - len(again)
+        return self._start_over(lane, now, again) if again else self._take_turns(now)
+
     def _taken_back(self, reminder: Published) -> list[Item]:
         """Events that were acknowledged by a host that has forgotten them, and has voided their numbers since."""
         numbers = range(reminder.first, reminder.first + reminder.count)
         kept = [sent.event for number in numbers if (sent := self._retained.get(reminder.topic, number)) is not None]
         self.buffered += len(kept)
-        return [Item(event.serial, event.payload, None, True, event.beside) for event in kept]
+        return [Item(event.serial, event.payload, None, True, event.beside, told=True) for event in kept]
 
     def _on_resend(self, message: Resend) -> list[Effect]:
         home = self.directory.home(message.topic)
@@ -310,9 +337,27 @@ class Publisher:
         claim = self.directory.claims.get(message.host)
         if message.epoch < max(self._epochs.get(message.host, 0), claim.epoch if claim else 0):
             return [Report(f"refused by a former holder of rank {message.host}, epoch {message.epoch}")]
-        if lane is None or message.about != "create":
-            return [Report(f"{message.about} of {message.topic}: {message.reason}")]
-        return self._give_up(lane, [item for item in lane.outstanding() if not item.released], message.reason, now)
+        if lane is not None and message.about == "create":
+            return self._give_up(lane, [item for item in lane.outstanding() if not item.released], message.reason, now)
+        effects: list[Effect] = [Report(f"{message.about} of {message.topic}: {message.reason}")]
+        if lane is not None and message.about == "published":
+            effects.extend(self._not_confirmed(lane, message, now))
+        return effects
+
+    def _not_confirmed(self, lane: Lane, message: Refused, now: float) -> list[Effect]:
+        """The host cannot say what became of these numbers, and will not be able to."""
+        lane.reminders.pop(message.number, None)
+        release = lane.releases.pop(message.number, None)
+        if release is None:
+            return []
+        self.buffered -= len(release.items)
+        return [*self._in_doubt(lane, release.items, message.reason), *self._take_turns(now)]
+
+    def _in_doubt(self, lane: Lane, items: list[Item], reason: str) -> list[Effect]:
+        effects: list[Effect] = [Failed(lane.topic, i.serial, reason, unknown=True) for i in items if not i.told]
+        for item in items:
+            item.told = item.given_up = True
+        return effects
 
     # Time
 
@@ -332,19 +377,13 @@ class Publisher:
         return effects
 
     def _repeat(self, lane: Lane, now: float) -> list[Effect]:
-        overdue = [
-            item
-            for item in (*lane.outstanding(), *lane.waiting)
-            if item.deadline is not None and item.deadline <= now and not item.released
-        ]
-        if overdue:
-            home = self.directory.home(lane.topic)
-            name = f"host {home.name}" if home else "a host that claims the topic"
-            return self._give_up(lane, overdue, f"no place in the order of {lane.topic}: no answer from {name}", now)
+        effects = self._overdue(lane, now)
+        if effects:
+            return effects
         if not lane.idle() or lane.reminders:
             self._times.arm(lane.topic, now + self.config.repeat)
         home = self.directory.home(lane.topic)
-        effects: list[Effect] = [Send(home.name, message) for message in lane.reminders.values() if home]
+        effects.extend(Send(home.name, message) for message in lane.reminders.values() if home)
         for release in list(lane.releases.values()):
             if not release.unhanded:
                 effects.extend(self._confirm(lane, release))
@@ -355,9 +394,24 @@ class Publisher:
                 effects.extend(self._create(lane, request))
         return [*effects, *self._ask(lane, now)]
 
+    def _overdue(self, lane: Lane, now: float) -> list[Effect]:
+        """What has reached its deadline. Released events go on being confirmed: they are on the bus."""
+        home = self.directory.home(lane.topic)
+        nobody = f"no answer from host {home.name}" if home else "no answer from a host that claims the topic"
+        released = [item for release in lane.releases.values() for item in release.items if item.overdue(now)]
+        reason = f"on the bus, and its place in the order of {lane.topic} is not acknowledged: {nobody}"
+        effects = self._in_doubt(lane, released, reason)
+        items = [item for item in (*lane.outstanding(), *lane.waiting) if item.overdue(now)]
+        if items:
+            effects.extend(self._give_up(lane, items, f"no place in the order of {lane.topic}: {nobody}", now))
+        elif effects:
+            self._times.arm(lane.topic, now + self.config.repeat)
+        return effects
+
     def _give_up(self, lane: Lane, items: list[Item], reason: str, now: float) -> list[Effect]:
         serials = {item.serial for item in items}
-        effects: list[Effect] = [Failed(lane.topic, item.serial, reason) for item in items]
+        # What was released once, under a number that was voided, may have reached some.
+        effects: list[Effect] = [Failed(lane.topic, item.serial, reason, unknown=item.released) for item in items]
         self.buffered -= len(items)
         left = [*lane.withdraw(), *lane.waiting]
         lane.waiting = deque(item for item in left if item.serial not in serials)

@@ -11,13 +11,22 @@ from txlayer.ordering.timestamp import Stamp
 
 @dataclass(slots=True)
 class Item:
-    """An event. `released`: it has been on the bus, perhaps under a number that was voided."""
+    """An event. `released`: it has been on the bus, perhaps under a number that was voided.
+
+    `told`: its application has had its word about it, and gets no second one. `given_up`: that word was "unknown".
+    """
 
     serial: int
     payload: bytes
     deadline: float | None
     released: bool = False
     beside: Beside | None = None
+    told: bool = False
+    given_up: bool = False
+
+    def overdue(self, now: float) -> bool:
+        """Whether its application must be told now."""
+        return self.deadline is not None and self.deadline <= now and not self.told
 
 
 @dataclass(slots=True)
@@ -69,6 +78,14 @@ class Lane:
         if found is not None:
             return found
         return next((release for release in reversed(self.releases.values()) if number in release.unhanded), None)
+
+    def forget_numbers(self) -> list[Item]:
+        """Of a log that is gone. What was on the bus under them and not acknowledged."""
+        released = [item for release in self.releases.values() for item in release.items]
+        self.releases.clear()
+        self.reminders.clear()
+        self.rank, self.last_number = None, 0
+        return released
 
     def withdraw(self) -> list[Item]:
         """Take back all requests; their numbers will not be used. What was asked for, in order."""

@@ -15,9 +15,10 @@ class _Record(Struct, frozen=True, tag=True, array_like=True, gc=False):
 
 
 class EpochRecord(_Record, frozen=True):
-    """How often this log was opened for service. Durable before the host says a word."""
+    """The epoch of the last life, and that in which the log began. Durable before the host says a word."""
 
     epoch: int
+    first: int = 1
 
 
 class ChainRecord(_Record, frozen=True):
@@ -27,12 +28,16 @@ class ChainRecord(_Record, frozen=True):
 
 
 class TopicRecord(_Record, frozen=True):
-    """A topic: its rank, and how far its numbers are reserved. All at or below `closed` are published or void."""
+    """A topic: its rank, and how far its numbers are reserved. All at or below `closed` are published or void.
+
+    Of those at or below `floor` it is no longer known which.
+    """
 
     rank: int
     name: str
     reserved: int
     closed: int
+    floor: int = 0
 
 
 class SubscriptionRecord(_Record, frozen=True):
@@ -60,7 +65,16 @@ class TicketRecord(_Record, frozen=True):
     values: tuple[int, ...]
 
 
-AnyRecord: TypeAlias = EpochRecord | ChainRecord | TopicRecord | SubscriptionRecord | TicketRecord
+class VoidRecord(_Record, frozen=True):
+    """Numbers that nobody may use. `doubtful`: skipped by a restart that had forgotten what was given."""
+
+    rank: int
+    first: int
+    last: int
+    doubtful: bool = False
+
+
+AnyRecord: TypeAlias = EpochRecord | ChainRecord | TopicRecord | SubscriptionRecord | TicketRecord | VoidRecord
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(AnyRecord).decode

@@ -7,12 +7,19 @@ expiry is removed, so that groups do not grow with the dead; it has by then stop
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from txlayer.ordering.deadlines import Deadlines
 from txlayer.ordering.effects import Effect, Erase, Persist, Report
 from txlayer.ordering.host_state import HostState
 from txlayer.ordering.messages import Register
 from txlayer.ordering.records import SubscriptionRecord
 from txlayer.ordering.topic_manager import TopicManager
+
+
+def ascending(ranks: tuple[int, ...]) -> bool:
+    """Whether each topic is named once, the highest first."""
+    return all(one < other for one, other in pairwise(ranks))
 
 
 class Registry:
@@ -33,13 +40,18 @@ class Registry:
     def fault_in(self, message: Register) -> str | None:
         """Why the message cannot be taken; None if it can."""
         known = self.known.get(message.subscriber)
+        if not (ascending(message.new) and ascending(message.old)):
+            return "topics of a subscription that are not in the order of their ranks"
         if any(manager is None for manager in self.concerned(message)):
             return "a topic of this host that does not exist"
         if known is not None and self.outdated(known, message):
             return f"version {message.version} is older than {known.version}"
         live = known is not None and bool(known.ranks)
+        if message.refresh and message.old:
+            return "a sign of life that changes the subscription"
         kept = {*message.new} if message.refresh else {*message.new} & {*message.old}
-        if not live and not message.anew and any(self.state.owns(rank) for rank in kept):
+        anew = message.anew and not message.refresh
+        if not live and not anew and any(self.state.owns(rank) for rank in kept):
             return "the subscription was removed here: subscribe anew"
         if message.refresh and live and known is not None and (known.version, known.ranks) != (
             message.version, message.new,
@@ -108,7 +120,9 @@ class Registry:
         """Remove subscribers that have been silent for too long."""
         effects: list[Effect] = []
         for subscriber in self._heard.due(now):
-            record = self.known[subscriber]
+            record = self.known.get(subscriber)
+            if record is None:
+                continue
             if not record.ranks:
                 del self.known[subscriber]
                 effects.append(Erase(f"subscription/{subscriber}"))

@@ -48,6 +48,12 @@ class Retained:
         """Keep it no longer."""
         self._drop((topic, number))
 
+    def drop_topic(self, topic: str) -> None:
+        """Keep nothing of it any longer."""
+        for key in [key for key in self.sent if key[0] == topic]:
+            self._drop(key)
+        self.until = deque(entry for entry in self.until if entry[1][0] != topic)
+
     def latest(self, most: int) -> Iterator[tuple[str, Sent]]:
         """The last ones, with their topics, the latest first."""
         for _, key in islice(reversed(self.until), most):

@@ -69,8 +69,11 @@ class Searches:
         return [Send(ticket.line.publisher, Resend(manager.name, number))]
 
     def found(self, message: Published, manager: TopicManager) -> None:
-        """The publisher has sent it again. Whoever still misses it asks again."""
-        for number in range(message.first, message.first + message.count):
+        """The publisher has sent it again, if it is the one whose number it is. Whoever still misses it asks again."""
+        ticket = manager.by_first.get(message.first)
+        if ticket is None or ticket.line.publisher != message.publisher or ticket.count != message.count:
+            return
+        for number in range(ticket.first, ticket.last + 1):
             self._end(manager, number)
 
     def gone(self, message: Gone, manager: TopicManager) -> list[Effect]:

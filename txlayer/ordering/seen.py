@@ -1,8 +1,13 @@
-"""Which events of each publisher have been delivered, by serial: the highest, and the holes below it."""
+"""Which events of each publisher have been delivered, by serial: the highest, and the holes below it.
+
+Only an event that is published again is known by its serial, and that is soon after the first time: when there are too
+many publishers, those that were silent for longest are forgotten.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 _HOLES = 1024
 _TRACKS = 65_536
@@ -30,9 +35,9 @@ class Seen:
 
     def add(self, publisher: str, rank: int, serial: int) -> None:
         """The event is being delivered."""
-        track = self.tracks.get((publisher, rank))
+        track = self.tracks.pop((publisher, rank), None)
+        self.tracks[publisher, rank] = track or _Track(serial, serial)  # the last used is the last
         if track is None:
-            self.tracks[publisher, rank] = _Track(serial, serial)
             if len(self.tracks) > _TRACKS:
                 del self.tracks[next(iter(self.tracks))]
         elif serial > track.high:
@@ -53,9 +58,10 @@ class Seen:
         for key in [key for key in self.tracks if key[1] == rank]:
             del self.tracks[key]
 
-    def dump(self) -> tuple[tuple[str, int, int, int, tuple[int, ...]], ...]:
-        """For a durable subscriber's cursor."""
-        return tuple((*key, t.first, t.high, tuple(t.holes)) for key, t in self.tracks.items())
+    def dump(self, most: int = _TRACKS) -> tuple[tuple[str, int, int, int, tuple[int, ...]], ...]:
+        """For a durable subscriber's cursor: those that were used last, the very last at the end."""
+        last = list(islice(reversed(self.tracks.items()), most))
+        return tuple((*key, t.first, t.high, tuple(t.holes)) for key, t in reversed(last))
 
     def load(self, tracks: tuple[tuple[str, int, int, int, tuple[int, ...]], ...]) -> None:
         """From a durable subscriber's cursor."""

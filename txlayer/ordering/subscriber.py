@@ -8,6 +8,10 @@ is held back. Clocks of the other topics are not touched. An unsubscribed topic 
 A sign of life goes up the chain from time to time. Its answer tells how far each topic has come, so that a loss at the
 very end is noticed too; and if it does not come for longer than the expiry, delivery stops until the subscription is
 renewed, because the hosts may have removed it.
+
+A host that comes with another log has other ranks and counts from 1, one that is retired has none: its topics are
+subscribed anew, and what may have been missed is reported as a gap that is not certain. What still comes under numbers
+of the former log is dropped.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from txlayer.ordering.admission import fault_in_message, is_ahead, is_former
 from txlayer.ordering.bounded_buffer import BoundedBuffer
 from txlayer.ordering.delivery_buffer import DeliveryBuffer
 from txlayer.ordering.directory import Directory, check_topic
@@ -33,9 +38,9 @@ from txlayer.ordering.effects import (
     Tick,
     Want,
 )
-from txlayer.ordering.messages import Event, Locate, Located, Refused, Register, Registered, Void
+from txlayer.ordering.messages import AnyMessage, Event, Locate, Located, Refused, Register, Registered, Void
 from txlayer.ordering.subscriber_config import Cursor, Mode, SubscriberConfig
-from txlayer.ordering.timestamp import fault_in, fault_in_entries, host_of
+from txlayer.ordering.timestamp import host_of
 from txlayer.ordering.waits import Waits
 
 SubscriberEvent: TypeAlias = Tick | Want | BusSubscribed | Claimed | Located | Registered | Refused | Event | Void
@@ -43,16 +48,27 @@ SubscriberEvent: TypeAlias = Tick | Want | BusSubscribed | Claimed | Located | R
 
 @dataclass(slots=True)
 class _Operation:
-    """From one set of topics to the next."""
+    """From one set of topics to the next. `left`: no longer wanted, but the hosts are about to have them."""
 
     target: tuple[str, ...]
     added: tuple[str, ...]
     old: tuple[int, ...]
     unsubscribed: dict[str, None]
+    left: tuple[int, ...] = ()
     version: int = 0
     saved: int = 0
     held: dict[str, list[Event | Void]] = field(default_factory=dict)
     renewal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """Where a topic stood under a log that is gone."""
+
+    rank: int
+    clock: int
+    known: int
+    log: str
 
 
 class Subscriber:
@@ -73,6 +89,10 @@ class Subscriber:
         self.version = 0
         self.valid_until: float | None = None
         self.stopped = False
+        self.logs: dict[int, str] = {}
+        """Of each host the log on which the ranks and numbers here rest."""
+        self._passed: dict[str, _Passed] = {}
+        self._refusal: str | None = None
         self._wanted: tuple[str, ...] = ()
         self._operation: _Operation | None = None
         self._parked: list[Event | Void] = []
@@ -81,7 +101,7 @@ class Subscriber:
         self._repeat_at: float | None = None
         self._refresh_at: float | None = None
 
-    def step(self, event: SubscriberEvent, now: float) -> list[Effect]:
+    def step(self, event: SubscriberEvent | AnyMessage, now: float) -> list[Effect]:
         """One event in, effects out."""
         match event:
             case Event() | Void():
@@ -100,6 +120,8 @@ class Subscriber:
                 return self._on_claimed(event, now)
             case Tick():
                 return self._on_tick(now)
+            case _:
+                return [Report(f"a {type(event).__name__}, which is not for subscribers")]
 
     def next_deadline(self) -> float | None:
         """When to step this subscriber with a tick, at the latest."""
@@ -113,14 +135,42 @@ class Subscriber:
         """Whether no operation is under way."""
         return self._operation is None and not self.stopped
 
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """What the application wants, or wanted when its cursor was kept."""
+        return self._wanted
+
+    def waits_for(self) -> str:
+        """Why what was asked for is not in force yet."""
+        operation = self._operation
+        if self._refusal is not None:
+            return self._refusal
+        unknown = [topic for topic in operation.target if topic not in self.ranks] if operation else []
+        homes = {topic: self.directory.home(topic) for topic in unknown}
+        nobody = [topic for topic, home in homes.items() if home is None]
+        if nobody:
+            return f"no answer from a host that claims {', '.join(nobody)}"
+        names = dict.fromkeys(home.name for home in homes.values() if home is not None)
+        if names:
+            return f"no answer from host {', '.join(names)}"
+        ranks = [*self.topics.values()]
+        if operation is not None:
+            ranks = [*operation.old, *(self.ranks[topic] for topic in operation.target)]
+        hosts = sorted({host_of(rank) for rank in ranks}, reverse=True)
+        names = dict.fromkeys(self.directory.name_of(host) or f"of rank {host}" for host in hosts)
+        return f"no answer from host {', or from host '.join(names)}"
+
     # What comes from the bus
 
     def _on_bus(self, message: Event | Void, now: float) -> list[Effect]:
-        fault = self._fault_in(message)
+        fault = fault_in_message(message, self.directory, self.config.mode)
         if fault is not None:
             return [Report(fault)]
-        if self._ahead(message):
+        if is_ahead(message, self.directory):
             return self._keep_early(message)
+        if is_former(message, self.directory):
+            self.buffer.dropped += 1
+            return []
         rank = message.stamp.rank if isinstance(message, Event) else message.rank
         if self.stopped:
             self._parked.append(message)
@@ -132,28 +182,6 @@ class Subscriber:
             return []
         return self._take(message, now)
 
-    def _fault_in(self, message: Event | Void) -> str | None:
-        if isinstance(message, Event):
-            fault = fault_in(message.stamp)
-            if fault is None and message.stamp.base and self.config.mode is Mode.UNRELIABLE:
-                fault = f"stamp {message.stamp.rank}/{message.stamp.number} rests on a base, which this mode cannot use"
-            rank, epoch = message.stamp.rank, message.stamp.epoch
-        else:
-            fault = fault_in_entries(message.rank, message.ranks, message.values)
-            rank, epoch = message.rank, message.epoch
-            if message.first < 1 or message.last < message.first:
-                fault = f"void {message.first} to {message.last}"
-        if fault is None and (host_of(rank) not in self.directory.claims or epoch < 1):
-            fault = f"topic of rank {rank}: epoch {epoch} of its host is not known here"
-        return fault
-
-    def _ahead(self, message: Event | Void) -> bool:
-        """Whether the message is of an epoch that the directory has not shown yet."""
-        rank, epoch = (
-            (message.stamp.rank, message.stamp.epoch) if isinstance(message, Event) else (message.rank, message.epoch)
-        )
-        return epoch > self.directory.claims[host_of(rank)].epoch
-
     def _keep_early(self, message: Event | Void) -> list[Effect]:
         if len(self._early) >= self.config.early:
             return [Report("too many events of an epoch that is not known here: dropped, to be asked for again")]
@@ -161,11 +189,29 @@ class Subscriber:
         return []
 
     def _on_claimed(self, event: Claimed, now: float) -> list[Effect]:
-        reason = self.directory.see(event)
+        reason, replaced = self.directory.follow(event)
         if reason is not None:
             return [Report(reason)]
+        rests_on = self.logs.get(event.host, event.incarnation)
+        effects = self._begin_anew(event, now) if replaced or rests_on != event.incarnation else []
         early, self._early = self._early, []
-        return [effect for message in early for effect in self._on_bus(message, now)]
+        return [*effects, *(effect for message in early for effect in self._on_bus(message, now))]
+
+    def _begin_anew(self, claim: Claimed, now: float) -> list[Effect]:
+        host, log = claim.host, self.logs.pop(claim.host, "")
+        effects: list[Effect] = [
+            Report(f"host {claim.name} (rank {host}) no longer has its log: its topics begin anew")
+        ]
+        for topic in [topic for topic, rank in self.ranks.items() if host_of(rank) == host]:
+            rank = self.ranks.pop(topic)
+            self.directory.homes.pop(topic, None)
+            if topic in self.topics:
+                lane = self.buffer.lanes[self.topics.pop(topic)]
+                self._passed[topic] = _Passed(rank, lane.clock, lane.known, log)
+            effects.extend([*self.buffer.remove(rank), *self.buffer.settle(rank)])
+        before, self._operation, self._repeat_at = self._operation, None, None
+        old = (*before.old, *before.left) if before is not None else ()
+        return [*effects, *self._begin(now, tuple(rank for rank in old if host_of(rank) != host))]
 
     def _hold(self, rank: int, message: Event | Void) -> None:
         if self._operation is None:
@@ -187,14 +233,34 @@ class Subscriber:
         for topic in event.topics:
             check_topic(topic)
         self._wanted = tuple(sorted({*event.topics}))
-        return self._begin(now) if self._operation is None else []
+        return self._begin(now) if self._operation is None else self._let_go(self._operation, now)
 
-    def _begin(self, now: float) -> list[Effect]:
-        if self._wanted == tuple(sorted(self.topics)):
+    def _let_go(self, operation: _Operation, now: float) -> list[Effect]:
+        """Nothing waits for a topic that is no longer wanted, also while the hosts are about to have it."""
+        unwanted = [topic for topic in operation.added if topic not in self._wanted]
+        if not operation.version and unwanted:
+            self._operation, self._repeat_at = None, None
+            leaving: list[Effect] = [BusUnsubscribe(topic) for topic in unwanted]
+            return [*leaving, *self._begin(now, operation.old)]
+        operation.added = tuple(topic for topic in operation.added if topic in self._wanted)
+        effects: list[Effect] = []
+        for topic in unwanted:
+            operation.left = (*operation.left, self.ranks[topic])
+            operation.unsubscribed.pop(topic, None)
+            effects.extend([BusUnsubscribe(topic), *self.buffer.settle(self.ranks[topic])])
+        self._waits.look_again(now)
+        return effects
+
+    def _begin(self, now: float, left: tuple[int, ...] = ()) -> list[Effect]:
+        """From what there is to what is wanted. `left`: topics that the hosts may still have of us."""
+        self._refusal = None
+        self._passed = {topic: passed for topic, passed in self._passed.items() if topic in self._wanted}
+        old = tuple(sorted({*self.topics.values(), *left}))
+        if self._wanted == tuple(sorted(self.topics)) and len(old) == len(self.topics):
+            self.stopped = self.stopped and bool(old)  # nobody confirms an empty set
             return []
         added = tuple(topic for topic in self._wanted if topic not in self.topics)
         removed = [topic for topic in self.topics if topic not in self._wanted]
-        old = tuple(sorted(self.topics.values()))
         self._operation = _Operation(self._wanted, added, old, dict.fromkeys(added))
         effects: list[Effect] = [BusSubscribe(topic) for topic in added]
         for topic in removed:
@@ -260,25 +326,34 @@ class Subscriber:
             if host_of(rank) != message.host or self.ranks.get(topic, rank) != rank:
                 return [Report(f"topic {topic} changed its rank from {self.ranks.get(topic)} to {rank}")]
             self.ranks[topic] = rank
+            self.directory.homes[topic] = message.host
+        self._refusal = None
         return self._proceed(now)
 
     def _on_registered(self, message: Registered, now: float) -> list[Effect]:
         values = dict(zip(message.ranks, message.values, strict=False))
         operation = self._operation
+        if message.sent > now:
+            return [Report(f"an answer to what was asked at {message.sent}, which is to come")]
         if message.refresh:
             return self._refreshed(message, values, now) if message.version == self.version else []
         if operation is None or message.version != operation.version:
             return []
-        self._operation, self._repeat_at = None, None
+        unknown = [topic for topic in operation.target if self.ranks[topic] not in values]
+        if unknown:
+            return [Report(f"version {message.version} is answered without the counters of {', '.join(unknown)}")]
+        self._operation, self._repeat_at, self._refusal = None, None, None
         self._extend(message.sent, now)
         effects = self._renew(values) if operation.renewal else []
         for topic in operation.added:
             rank = self.ranks[topic]
             self.topics[topic] = rank
             self.buffer.add(topic, rank, values[rank])
+            effects.extend(self._gaps(topic, values[rank]))
+        self._rest_on()
         for topic in operation.added:
             effects.extend(self.buffer.settle(self.ranks[topic]))
-        effects.append(Changed(operation.target))
+        effects.append(Changed(tuple(topic for topic in operation.target if topic in self.topics)))
         for topic in operation.added:
             for held in operation.held.get(topic, ()):
                 rank = held.stamp.rank if isinstance(held, Event) else held.rank
@@ -286,7 +361,22 @@ class Subscriber:
                     effects.extend(self._take(held, now))
         effects.extend(self._unpark(now))
         self._waits.look_again(now)
-        return [*effects, *self._begin(now)]
+        return [*effects, *self._begin(now, operation.left)]
+
+    def _gaps(self, topic: str, baseline: int) -> list[Effect]:
+        """What may have been missed of a topic whose host has come with another log."""
+        passed = self._passed.pop(topic, None)
+        if passed is None:
+            return []
+        first = passed.clock + 1
+        before: list[Effect] = [Gap(topic, first, max(first, passed.known), certain=False)]
+        return [*before, Gap(topic, 1, baseline, certain=False)] if baseline else before
+
+    def _rest_on(self) -> None:
+        for rank in self.topics.values():
+            claim = self.directory.claims.get(host_of(rank))
+            if claim is not None:
+                self.logs[claim.host] = claim.incarnation
 
     def _extend(self, sent: float, now: float) -> None:
         self.valid_until = sent + self.config.expiry if self._wanted else None
@@ -315,15 +405,22 @@ class Subscriber:
             return []
         effects: list[Effect] = [Report(f"{message.about} {message.topic}: {message.reason}")]
         operation = self._operation
+        if message.topic in self._passed:
+            # It was subscribed and shall be again: asked for until a host has it.
+            before, self._refusal = self._refusal, message.reason
+            return effects if before != message.reason else []
         if message.about == "locate" and operation is not None and message.topic in operation.added:
             return [*effects, *self._abandon(operation, message, now)]
         version = self.version if operation is None else operation.version
         if message.about == "register" and message.version == version:
+            name = self.directory.name_of(message.host) or f"of rank {message.host}"
             effects.extend(self._register_again(message, now))
+            self._refusal = f"refused by host {name}: {message.reason}"
         return effects
 
     def _register_again(self, message: Refused, now: float) -> list[Effect]:
-        operation = self._operation
+        """A sign of life was refused: register at once. A registration was: again when it would be repeated anyway."""
+        operation, at_once = self._operation, self._operation is None
         if operation is None:
             ranks = tuple(sorted(self.topics.values()))
             operation = self._operation = _Operation(tuple(sorted(self.topics)), (), ranks, {})
@@ -334,7 +431,7 @@ class Subscriber:
         if operation.version:
             self.version += 1
             operation.version = self.version
-        return self._proceed(now)
+        return self._proceed(now) if at_once else []
 
     def _abandon(self, operation: _Operation, message: Refused, now: float) -> list[Effect]:
         self._operation, self._repeat_at = None, None
@@ -380,26 +477,42 @@ class Subscriber:
 
     # Durable subscribers
 
-    def cursor(self) -> Cursor:
-        """What to keep, together with the consumed position. Topics that are being added are not in it."""
+    def cursor(self, tracks: int = 1024) -> Cursor:
+        """What to keep, together with the consumed position. Topics that are being added are not in it.
+
+        `tracks`: of so many publishers and topics, those heard last, it tells what was seen.
+        """
         lanes = [self.buffer.lanes[rank] for rank in self.topics.values()]
+        passed = self._passed
+        logs = {**self.logs, **{host_of(one.rank): one.log for one in passed.values()}}
         return Cursor(
             self.version,
-            tuple((lane.topic, lane.rank, lane.clock) for lane in lanes),
-            tuple(lane.unplaced.pairs() for lane in lanes),
-            self.buffer.seen.dump(),
+            (
+                *((lane.topic, lane.rank, lane.clock) for lane in lanes),
+                *((topic, one.rank, one.clock) for topic, one in passed.items()),
+            ),
+            (*(lane.unplaced.pairs() for lane in lanes), *(() for _ in passed)),
+            self.buffer.seen.dump(tracks),
+            tuple(sorted(logs.items())),
         )
 
     def resume(self, cursor: Cursor, now: float) -> list[Effect]:
         """Go on where the cursor stands. The bus gives again what was not consumed then."""
         self.version = cursor.version
+        self.logs = dict(cursor.logs)
         self.buffer.seen.load(cursor.seen)
         for (topic, rank, clock), unplaced in zip(cursor.topics, cursor.unplaced, strict=True):
             self.topics[topic] = self.ranks[topic] = rank
+            self.directory.homes[topic] = host_of(rank)
             lane = self.buffer.add(topic, rank, clock)
             for first, last in unplaced:
                 lane.unplaced.add(first, last)
         self._wanted = tuple(sorted(self.topics))
         self.stopped = bool(self.topics)  # until the hosts confirm that they still have us
         self._refresh_at = now if self.topics else None
-        return [BusSubscribe(topic) for topic in self._wanted]
+        effects: list[Effect] = [BusSubscribe(topic) for topic in self._wanted]
+        for host, log in cursor.logs:
+            claim = self.directory.claims.get(host)
+            if claim is not None and claim.incarnation != log:
+                effects.extend(self._begin_anew(claim, now))
+        return effects

@@ -33,9 +33,13 @@ class SubscriberConfig:
 
 
 class Cursor(Struct, frozen=True, array_like=True):
-    """What a durable subscriber keeps with the position up to which it has consumed the bus."""
+    """What a durable subscriber keeps with the position up to which it has consumed the bus.
+
+    `logs`: of each host the log on which its ranks and numbers rest.
+    """
 
     version: int
     topics: tuple[tuple[str, int, int], ...]
     unplaced: tuple[tuple[tuple[int, int], ...], ...]
     seen: tuple[tuple[str, int, int, int, tuple[int, ...]], ...]
+    logs: tuple[tuple[int, str], ...] = ()

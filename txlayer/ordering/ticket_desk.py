@@ -10,21 +10,23 @@ from __future__ import annotations
 
 from collections import deque
 
-from txlayer.ordering.effects import Effect, Erase, Persist, Publish, Send
+from txlayer.ordering.effects import Effect, Erase, Persist, Send
 from txlayer.ordering.host_state import HostState
-from txlayer.ordering.messages import Acknowledged, Create, Published, Stamped, Void, Voided
+from txlayer.ordering.messages import Acknowledged, Create, Published, Stamped, Voided
 from txlayer.ordering.records import TicketRecord
 from txlayer.ordering.timestamp import place_of
 from txlayer.ordering.topic_manager import DONE, READY, VOID, Line, Ticket, TopicManager
+from txlayer.ordering.void_book import VoidBook
 
 
 class TicketDesk:
     """Tickets of all topics of a host."""
 
-    __slots__ = ("_durable", "_lease", "_leases", "_retained", "state", "unsure_until")
+    __slots__ = ("_durable", "_lease", "_leases", "_retained", "state", "unsure_until", "voids")
 
     def __init__(self, state: HostState) -> None:
         self.state = state
+        self.voids = VoidBook(state)
         self._durable = state.config.durable_tickets
         self._lease = state.config.lease
         self._leases: deque[Ticket] = deque()
@@ -104,7 +106,7 @@ class TicketDesk:
             return self._published_unknown(message, manager, now)
         if ticket.line.publisher != message.publisher or ticket.seq != message.seq or ticket.count != message.count:
             reason = f"number {message.first} of {manager.name} is bound to {ticket.line.publisher}/{ticket.seq}"
-            return self.state.refuse(message.publisher, "published", manager.name, reason)
+            return self.state.refuse(message.publisher, "published", manager.name, reason, number=message.first)
         if ticket.state == VOID:
             return [self._nack(ticket)]
         effects = [] if ticket.line.tickets.get(ticket.seq) is ticket else self._void_rivals(ticket)
@@ -131,7 +133,7 @@ class TicketDesk:
             return [Send(message.publisher, nack)]
         if last > self.state.given(manager):
             reason = f"number {last} of {manager.name} was never given"
-            return self.state.refuse(message.publisher, "published", manager.name, reason)
+            return self.state.refuse(message.publisher, "published", manager.name, reason, number=message.first)
         effects: list[Effect] = []
         if message.first in manager.unsure:
             # Given before a restart that forgot it, and published: it counts, and it knows its publisher again.
@@ -145,19 +147,17 @@ class TicketDesk:
             manager.adopt(ticket)
             self._leases.append(ticket)
             effects.extend(self._void_rivals(ticket))
-            for number in range(message.first, last + 1):
-                manager.unsure.remove(number)
+            manager.unsure.cut(message.first, last)
+        elif message.first <= manager.floor:
+            reason = f"whether number {message.first} of {manager.name} is void is no longer known"
+            return self.state.refuse(message.publisher, "published", manager.name, reason, number=message.first)
         acknowledged = Acknowledged(manager.name, message.seq, message.first, self.state.epoch)
         return [*effects, Send(message.publisher, acknowledged)]
 
     def _void(self, ticket: Ticket) -> list[Effect]:
         ticket.state = VOID
-        manager = ticket.manager
-        manager.voided.add(ticket.first, ticket.last)
-        void = Publish(manager.name, Void(manager.rank, ticket.first, ticket.last, self.state.epoch))
-        if not self._durable:
-            return [void]
-        return [self._persist(ticket), void]
+        effects: list[Effect] = [self._persist(ticket)] if self._durable else []
+        return [*effects, *self.voids.add(ticket.manager, ticket.first, ticket.last)]
 
     def _persist(self, ticket: Ticket) -> Persist:
         rank, line = ticket.manager.rank, ticket.line
@@ -179,8 +179,6 @@ class TicketDesk:
         if record.generation >= line.generation:
             line.generation = record.generation
             line.expected = record.seq + record.count
-        if ticket.state == VOID:
-            manager.voided.add(ticket.first, ticket.last)
         manager.keep(ticket)
         self._leases.append(ticket)
 
@@ -195,7 +193,7 @@ class TicketDesk:
             self._retained.append(ticket)
         if self.unsure_until is not None and self.unsure_until <= now:
             effects.extend(self.void_unsure())
-        effects.extend(self._retire(now - self.state.config.retention))
+        effects.extend(self._retire(now))
         return effects
 
     def void_unsure(self) -> list[Effect]:
@@ -205,18 +203,15 @@ class TicketDesk:
         doubtful = not self._durable
         for manager in self.state.places:
             for first, last in manager.unsure.pairs():
-                manager.voided.add(first, last)
-                if doubtful:
-                    manager.doubtful.add(first, last)
-                void = Void(manager.rank, first, last, self.state.epoch, doubtful=doubtful)
-                effects.append(Publish(manager.name, void))
+                effects.extend(self.voids.add(manager, first, last, doubtful))
             manager.unsure.forget_below(manager.reserved + 1)
         return effects
 
-    def _retire(self, before: float) -> list[Effect]:
+    def _retire(self, now: float) -> list[Effect]:
         touched: dict[int, list[Ticket]] = {}
-        excess = len(self._retained) - self.state.config.retained
-        while self._retained and (self._retained[0].until <= before or excess > 0):
+        retention, excess = self.state.config.retention, len(self._retained) - self.state.config.retained
+        # The same sum as in `next_deadline`: rounded otherwise, a tick at that time would find nothing to do for ever.
+        while self._retained and (self._retained[0].until + retention <= now or excess > 0):
             excess -= 1
             ticket = self._retained.popleft()
             touched.setdefault(ticket.manager.rank, []).append(ticket)
@@ -230,8 +225,6 @@ class TicketDesk:
         durable = self._durable
         effects: list[Effect] = [self.state.persist(manager)] if durable else []
         manager.forget(tickets)
-        manager.voided.forget_below(tickets[-1].first)
-        manager.doubtful.forget_below(tickets[-1].first)
         for ticket in tickets:
             if durable:
                 effects.append(Erase(f"ticket/{place_of(manager.rank)}/{ticket.first}"))

@@ -10,7 +10,13 @@ with that earlier number on the same topic; whoever has placed the base has met 
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+Number = Annotated[int, Meta(ge=0, le=1 << 53)]
+"""Whatever is counted here, as it may come over the wire: sums of a few of them can still be written."""
+Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 
 _PLACES = 1 << 32
 WINDOW = 4096
@@ -35,12 +41,12 @@ def place_of(rank: int) -> int:
 class Stamp(Struct, frozen=True, array_like=True, gc=False):
     """`values[i]` events of the topic `ranks[i]` come before the event `number` of the topic `rank`."""
 
-    rank: int
-    number: int
-    epoch: int
-    base: int = 0
-    ranks: tuple[int, ...] = ()
-    values: tuple[int, ...] = ()
+    rank: Number
+    number: Number
+    epoch: Number
+    base: Number = 0
+    ranks: tuple[Number, ...] = ()
+    values: tuple[Number, ...] = ()
 
 
 def fault_in(stamp: Stamp) -> str | None:

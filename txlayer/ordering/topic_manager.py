@@ -65,6 +65,7 @@ class TopicManager:
         "by_first",
         "closed",
         "doubtful",
+        "floor",
         "history",
         "lines",
         "mark",
@@ -74,7 +75,6 @@ class TopicManager:
         "rank",
         "ranks",
         "read",
-        "refusal",
         "reserved",
         "slot",
         "stale",
@@ -89,6 +89,7 @@ class TopicManager:
         self.slot = slot
         self.reserved = 0
         self.closed = 0
+        self.floor = 0
         self.lines: dict[str, Line] = {}
         self.by_first: dict[int, Ticket] = {}
         self.history: list[Ticket] = []
@@ -105,7 +106,6 @@ class TopicManager:
         self.base = 0
         self.base_ranks: tuple[int, ...] = ()
         self.base_values: tuple[int, ...] = ()
-        self.refusal: str | None = None
 
     def join(self, ranks: tuple[int, ...], related: bool, whole: bool) -> None:
         """A subscription with this topic has come."""

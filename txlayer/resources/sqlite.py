@@ -80,6 +80,15 @@ class SqliteUnit:
             return rows
 
 
+def _connected(path: str) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    for table in _TABLES:
+        db.execute(table)
+    return db
+
+
 class SqliteResource:
     """One database file, written by this site alone, one unit at a time."""
 
@@ -88,18 +97,19 @@ class SqliteResource:
     def __init__(self, path: str | Path, name: str = "") -> None:
         self.name = name or Path(path).stem
         self.lock = threading.RLock()
-        self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        for table in _TABLES:
-            self._db.execute(table)
+        self._path = str(path)
+        self._db = _connected(self._path)
+        self._closed = False
         self._open: tuple[TxId, SqliteUnit] | None = None
         self._forgotten: list[TxId] = []
         self._incarnation = ""
         self._reopened: set[TxId] = set()
 
+    @_alone
     def open(self, site: str, incarnation: str, member: Member = nobody) -> None:
         self._incarnation = incarnation
+        if self._closed:
+            self._db, self._open, self._closed = _connected(self._path), None, False
 
     @_alone
     def work(self, tx: TxId) -> SqliteUnit:
@@ -224,6 +234,7 @@ class SqliteResource:
 
     @_alone
     def close(self) -> None:
+        self._closed = True
         self._db.close()
 
     def _reopens(self, tx: TxId) -> bool:

@@ -8,8 +8,7 @@ from typing import Any
 from txlayer.errors import ResourceError
 from txlayer.messages import TxId
 from txlayer.resources.port import Branch, Member, nobody
-
-UNDO = "~undo"
+from txlayer.units import UNDO
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,15 +24,16 @@ from txlayer.effects import (
     Input,
     PresenceChanged,
     Surface,
+    UnfollowCall,
     WaitLonger,
 )
-from txlayer.errors import Closed, TxLayerError, UsageError
+from txlayer.errors import Closed, SiteStalled, TxLayerError, UsageError
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.port import Disk
 from txlayer.logs.record_log import Identity as LogIdentity
 from txlayer.logs.record_log import RecordLog, open_log
 from txlayer.logs.register import Register
-from txlayer.messages import Census, ChainKind, Operate, Scope, TxId
+from txlayer.messages import Census, ChainKind, Operate, TxId
 from txlayer.participant import Subscriber
 from txlayer.ports import Bus, Identity, SiteView, Standing
 from txlayer.records import Intent, LocalIntent, MemberDecided, VotedNo
@@ -43,12 +44,13 @@ from txlayer.runtime.calls import Calls
 from txlayer.runtime.inspection import TransactionView, inspect, inspect_records
 from txlayer.runtime.log_url import open_disk, open_register
 from txlayer.runtime.loop import Loop, Probe
-from txlayer.runtime.membership import Application, Membership, Memberships
+from txlayer.runtime.membership import Application, Membership
+from txlayer.runtime.memberships import Left, Memberships
 from txlayer.runtime.operations import Operations, answer_to
 from txlayer.runtime.pool import Job, Pool
 from txlayer.runtime.recovery import Recovery
 from txlayer.runtime.settling import Registrar
-from txlayer.runtime.unit_work import marked_transactions
+from txlayer.runtime.unit_work import marked_units
 from txlayer.runtime.wires import HOSTS, TYPES, Wires, remembered_head
 from txlayer.runtime.workshop import Workshop
 from txlayer.security import BrokerSeal, Seal
@@ -66,6 +68,8 @@ _T = TypeVar("_T")
 _SWEEP_SECONDS = 1.0
 _FRAME_ROOM = 4096
 """Bytes that a message needs beside its events."""
+_MEMBER_ROOM = 40
+"""Bytes that a member takes on the list that is sent to all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ class Engine:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._since: dict[TxId, float] = {}
+        self._leaving: set[str] = set()
         self._born = time.monotonic()
 
     # Life
@@ -145,9 +150,6 @@ class Engine:
         try:
             self._assemble()
         except BaseException:
-            if self.resources is not None:
-                self.resources.close()
-                self.resources = None
             self.log.close()
             self._close_bus()
             raise
@@ -176,9 +178,10 @@ class Engine:
         room = max(1024, int(0.9 * largest) - _FRAME_ROOM) if largest is not None else limits.bytes
         self.limits = Limits(limits.events, min(limits.bytes, room), limits.ahead)
         keyring = Keyring(header.secret)
+        most = min(settings.bounds.members, self.limits.bytes // _MEMBER_ROOM)
         seat = Seat(
-            settings.name, header.incarnation, header.life, keyring, settings.patience, settings.bounds, self.limits,
-            settings.finishers,
+            settings.name, header.incarnation, header.life, keyring, settings.patience,
+            replace(settings.bounds, members=most), self.limits, settings.finishers,
         )  # fmt: skip
         self.identity = Identity(header.incarnation, header.life)
         self.participant = Participant(seat)
@@ -187,7 +190,7 @@ class Engine:
         self.wires = Wires(self.bus, settings.name)
         self.loop = Loop(self.wires, settings.seal, self.log, self.participant, self.calls, probe)
         self.members = Memberships(self.application)
-        self.members.recovered(_types_in(self.log))
+        self.members.left = _left_in(self.log)
         self._since = {view.tx: time.monotonic() - view.seconds for view in inspect_records(self.log)}
         threads = settings.threads
         self.workshop = Workshop(
@@ -206,12 +209,9 @@ class Engine:
         self.loop.on_stopped = self._on_stopped
         self.operations = Operations.of(self.loop)
         self.loop.on_operate = self._on_operate
+        self.loop.ignores = self._ignores
         self.application.give_up = self.loop.post
-        resources = self.application.resources()
-        if resources:
-            group = ResourceGroup(resources)
-            group.open(settings.name, header.incarnation, keyring.member)
-            self.resources = group
+        self.application.surface = lambda surface: self.loop.post(partial(self._on_surface, surface))
         if settings.register is not None:
             opener = partial(open_register, settings.register)
             self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
@@ -222,9 +222,17 @@ class Engine:
     def _connect(self) -> None:
         self._types_watch = directory.watch_types(self.bus, self._on_type)
         self.wires.enter(self.identity, self._info())
+        self._open_all_resources()  # not before: while another holds the name, they are its own
         if self.settings.hosts:
             directory.forget_former(self.bus, self.settings.name)
         self.wires.listen(self._types(), self.durable, self.identity, self._on_delivery, self._on_presence)
+
+    def _open_all_resources(self) -> None:
+        self.resources = None
+        if resources := self.application.resources():
+            group = ResourceGroup(resources)
+            group.open(self.settings.name, self.log.header.incarnation, self.participant.seat.keyring.member)
+            self.resources = group
 
     def _start_loop(self) -> None:
         if isinstance(self.settings.seal, BrokerSeal):
@@ -232,7 +240,7 @@ class Engine:
                 "site %s: security is the broker's access lists alone; give a secret to keep others out",
                 self.settings.name,
             )
-        self.loop.start(marked_transactions(self.resources) if self.resources is not None else ())
+        self.loop.start(marked_units(self.resources) if self.resources is not None else ())
         self.loop.post(self._sweep)
         self.recovery.start()
 
@@ -259,8 +267,8 @@ class Engine:
         pause = threading.Event()
         while self.loop.error is None and time.monotonic() < deadline:
             try:
-                undecided, unacknowledged = self.ask(self._busy)
-            except (TxLayerError, TimeoutError):
+                undecided, unacknowledged = self.ask(self._busy, max(0.01, deadline - time.monotonic()))
+            except TxLayerError:
                 return
             if not undecided and (not unacknowledged or time.monotonic() > patient):
                 return
@@ -280,6 +288,7 @@ class Engine:
         return undecided, any(one.unacknowledged for one in coordinated)
 
     def _take_apart(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
         self.loop.stop(timeout)
         if self.durable and self.loop.error is None:
             self.wires.remember(self.log.head())
@@ -294,11 +303,11 @@ class Engine:
         if self.loop.registrar is not None:
             self.loop.registrar.close()
         self.log.close()
-        self._close_bus()
+        self._close_bus(max(1.0, deadline - time.monotonic()))
 
-    def _close_bus(self) -> None:
+    def _close_bus(self, timeout: float = 5.0) -> None:
         if self.owns_bus:
-            self.bus.close()
+            self.bus.close(timeout)
 
     # From any thread
 
@@ -321,7 +330,7 @@ class Engine:
         self.loop.post(event if self._telemetry is None else self._telemetry.call(event))
 
     def ask(self, question: Callable[[], _T], timeout: float = 10.0) -> _T:
-        """Run a function on the runtime thread and return what it returns."""
+        """Run a function on the runtime thread and return what it returns; `SiteStalled` if that takes too long."""
         answer: Future[_T] = Future()
 
         def run() -> None:
@@ -331,7 +340,12 @@ class Engine:
                 answer.set_exception(exc)
 
         self.loop.post(run)
-        return answer.result(timeout)
+        try:
+            return answer.result(timeout)
+        except TimeoutError:
+            if answer.done():  # the question's own
+                raise
+            raise SiteStalled(f"site {self.settings.name!r} did not answer within {timeout} s") from None
 
     def takes_work(self, tx: TxId, resource: Resource) -> Membership | None:
         """On the runtime thread: the member that this site is, with this resource. From now on it has work to undo."""
@@ -368,6 +382,48 @@ class Engine:
                 self._open_resources(known)
                 self._listen_to(before)
                 self.loop.post(self.workshop.on_subscriber)
+
+    def unsubscribe(self, event_type: str) -> list[Subscriber]:
+        """No subscriber of the type takes part in anything new; those who did until now."""
+        with self._lock:
+            gone = [s for s in self.application.active() if s.type == event_type]
+            if not gone:
+                raise UsageError(f"nobody here subscribes to {event_type!r}")
+            before, read = set(self._types()), self._read_types(*ChainKind)
+            if not self.started:
+                kept = [s for s in self.application.subscribers if not any(s is one for one in gone)]
+                self.application.subscribers[:] = kept
+                return gone
+            self.application.retired += gone
+            left = before - set(self._types())
+            self._leaving |= left
+            assert self.wires.presence is not None
+            self.wires.presence.update(self._info())
+        self.loop.post(UnfollowCall(tuple(sorted(left | (read - self._read_types(*ChainKind))))))
+        return gone
+
+    def _ignores(self, census: Census) -> bool:
+        """Of a type that this site has unsubscribed from: nobody counts on its answer."""
+        if not self.application.retired or census.terms.type in self._types():
+            return False
+        subscriber = self.participant.subscriber
+        return subscriber._member(census.tx) is None and census.tx not in subscriber.asked
+
+    def _leave_types(self) -> None:
+        """Stop listening to what was unsubscribed, once nothing of it runs here."""
+        roles = [one for of in self.participant.subscriber.members.values() for one in of.values()]
+        running = {member.type for member in self.members.known.values()}
+        running |= {one.terms.type for one in roles if isinstance(one, Executor)}
+        idle = sorted(self._leaving - running)
+        if idle:
+            self._leaving -= set(idle)
+            self.workshop.finishers.submit(Job(partial(self._leave_now, idle), lambda job: None))
+
+    def _leave_now(self, types: list[str]) -> None:
+        with self._lock:
+            now = set(self._types())
+            if not self.closed:
+                self.wires.remove_types([name for name in types if name not in now])
 
     def _open_resources(self, known: Sequence[Resource]) -> None:
         resources = self.application.resources()
@@ -415,7 +471,7 @@ class Engine:
     # What a site is
 
     def _types(self) -> list[str]:
-        names = dict.fromkeys(s.type for s in self.application.subscribers)
+        names = dict.fromkeys(s.type for s in self.application.active())
         return sorted({below for name in names for below in self.application.types.descendants(name)})
 
     def _info(self) -> dict[str, str]:
@@ -452,11 +508,22 @@ class Engine:
 
     def _follow(self, view: SiteView) -> None:
         """Sites that follow, or are durable local members, read every coordinator that they hear of."""
-        for kind, wanted in ((ChainKind.COMMITS, _follows), (ChainKind.CALLS, _reads_calls)):
-            names = [s.type for s in self.application.subscribers if wanted(s)]
-            types = sorted({below for name in names for below in self.application.types.descendants(name)})
-            if types and view.standing is Standing.ALIVE:
-                self.loop.post(FollowCall(view.name, view.identity.incarnation, kind, tuple(types)))
+        if view.standing is Standing.ALIVE:
+            self._read_chains(view, anew=False)
+
+    def follow_anew(self, view: SiteView) -> None:
+        """From now on, whatever was missed; also what a subscriber chose to follow in `on_join`."""
+        self._read_chains(view, anew=True)
+
+    def _read_chains(self, view: SiteView, anew: bool) -> None:
+        for kind in ChainKind:
+            types = sorted(self._read_types(kind))
+            if types or anew:
+                self.loop.post(FollowCall(view.name, view.identity.incarnation, kind, tuple(types), anew))
+
+    def _read_types(self, *kinds: ChainKind) -> set[str]:
+        names = [s.type for s in self.application.active() if s.chain in kinds]
+        return {below for name in names for below in self.application.types.descendants(name)}
 
     # On the runtime thread
 
@@ -477,10 +544,11 @@ class Engine:
 
     def _on_votes_missing(self, surface: Surface) -> None:
         patience = self.on_votes_missing.get(surface.detail)
+        abort = AbortCall(surface.detail, "votes are missing")
         if patience is None:
-            self.loop.post(AbortCall(surface.detail, "votes are missing"))
+            self.loop.post(abort)
         else:
-            self._run(partial(self._ask_patience, patience, surface))
+            self._run(partial(self._ask_patience, patience, surface), otherwise=partial(self.loop.post, abort))
 
     def _ask_patience(self, patience: Callable[[TxId | None], float | None], surface: Surface) -> None:
         seconds = 0.0
@@ -490,8 +558,8 @@ class Engine:
             longer = WaitLonger(surface.detail, seconds)
             self.loop.post(longer if seconds > 0 else AbortCall(surface.detail, "votes are missing"))
 
-    def _run(self, act: Callable[[], object]) -> None:
-        """Application code that belongs to no transaction here: on a thread for handlers."""
+    def _run(self, act: Callable[[], object], otherwise: Callable[[], object] = lambda: None) -> None:
+        """Application code that belongs to no transaction here: on a thread for handlers, if not all of them hang."""
 
         def run() -> None:
             try:
@@ -499,7 +567,15 @@ class Engine:
             except Exception:
                 _logger.exception("site %s: a callback failed", self.settings.name)
 
-        self.workshop.handlers.submit(Job(run, lambda job: None))
+        def done(job: Job) -> None:
+            if job.refused:
+                _logger.error("site %s: a callback is not called, all threads for handlers hang", self.settings.name)
+                otherwise()
+
+        job = Job(run, done)
+        if not self.workshop.handlers.submit(job):
+            job.refused = True
+            done(job)
 
     def _on_stopped(self, error: Exception) -> None:
         threading.Thread(target=self._leave, args=(error,), name="txlayer-leave", daemon=True).start()
@@ -525,6 +601,8 @@ class Engine:
             del self._since[tx]
         for tx in [tx for tx in self.open_transactions.announced if tx not in desk.transactions]:
             self.open_transactions.withdraw(tx)
+        if self._leaving:
+            self._leave_types()
         if self.durable:
             self.wires.remember(self.log.head())
         self.loop.later(_SWEEP_SECONDS, self._sweep)
@@ -557,19 +635,12 @@ def _types_of(view: SiteView) -> tuple[str, ...]:
     return tuple(types.split("\n")) if types else ()
 
 
-def _follows(subscriber: Subscriber) -> bool:
-    return subscriber.scope is Scope.FOLLOWER
-
-
-def _reads_calls(subscriber: Subscriber) -> bool:
-    return subscriber.scope is Scope.LOCAL and subscriber.durable
-
-
-def _types_in(log: RecordLog) -> list[tuple[TxId, str]]:
-    found = []
+def _left_in(log: RecordLog) -> dict[TxId, Left]:
+    """Transactions that an earlier life left, with what is known of them."""
+    found = {}
     for record in log.records.values():
         if isinstance(record, Intent):
-            found.append((record.tx, record.terms.type))
+            found[record.tx] = Left(record.terms.type, record.terms, record.parts)
         elif isinstance(record, VotedNo | MemberDecided | LocalIntent):
-            found.append((record.tx, record.type))
+            found[record.tx] = Left(record.type, record.terms, record.parts)
     return found

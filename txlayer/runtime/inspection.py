@@ -15,6 +15,7 @@ from txlayer.transactions.executor import Executor, State
 from txlayer.transactions.local_executor import LocalExecutor
 from txlayer.transactions.participant import Participant
 from txlayer.transactions.tx_coordinator import TxCoordinator
+from txlayer.units import transaction_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,9 @@ def inspect(participant: Participant, since: Callable[[TxId], float]) -> list[Tr
                 views.append(TransactionView(tx, member.type, "local", state, False, now - since(tx), blocked))
     for reader in participant.subscriber.readers.values():
         if reader.applying is not None:
-            tx, types = reader.applying, ",".join(reader.types)
-            views.append(TransactionView(tx, types, "follower", "applying", False, now - since(tx), ()))
+            seconds, types = now - since(reader.applying), ",".join(reader.types)
+            tx = transaction_of(reader.applying)
+            views.append(TransactionView(tx, types, "follower", "applying", False, seconds, ()))
     return sorted(views, key=lambda view: -view.seconds)
 
 

@@ -31,6 +31,7 @@ from txlayer.effects import (
     Input,
     MarkersFound,
     Notify,
+    NotSent,
     Opened,
     PublishPlain,
     Received,
@@ -44,7 +45,7 @@ from txlayer.effects import (
     TimerFired,
     TimerKey,
 )
-from txlayer.errors import DecodeError, NameTaken, TxLayerError
+from txlayer.errors import DecodeError, NameTaken, PayloadTooLarge, TxLayerError
 from txlayer.logs.record_log import RecordLog
 from txlayer.messages import TxId
 from txlayer.records import Heuristic
@@ -89,6 +90,7 @@ class Loop:
         self.on_effect: Callable[[Effect], None] | None = None
         self.on_operate: Callable[[m.Operate], None] = lambda _: None
         self.on_stopped: Callable[[Exception], None] = lambda _: None
+        self.ignores: Callable[[m.Census], bool] = lambda _: False
         self.refused = 0
         """Frames that were no message, or whose seal was broken."""
         self.error: Exception | None = None
@@ -227,7 +229,7 @@ class Loop:
             self.refused += 1
             _logger.warning("%s: a frame was refused: %s", delivery.topic, exc)
             return
-        if event is None:
+        if event is None or (type(event.message) is m.Census and self.ignores(event.message)):
             return
         if type(event.message) is m.Operate:
             self.on_operate(event.message)
@@ -295,14 +297,13 @@ class Loop:
             case Send():
                 self._send(effect)
             case Broadcast():
-                self.wires.publish(self.wires.control(effect.type), self._seal.close(effect.message))
+                self._publish(self.wires.control(effect.type), effect.message)
             case AskScope() | Notify():
                 self.workshop.take(effect)
             case _ if isinstance(effect, WORK):
                 self.workshop.take(effect)
             case Answer():
-                relay = self._seal.close(m.Relay(effect.tx, effect.frame))
-                self.wires.publish(self.wires.control(effect.type), relay)
+                self._publish(self.wires.control(effect.type), m.Relay(effect.tx, effect.frame))
             case PublishPlain():
                 self.wires.publish_plain(effect.tx, effect.event)
             case Opened():
@@ -328,4 +329,11 @@ class Loop:
         if effect.site == self.wires.site:
             self._local.append(Received(effect.message))
         else:
-            self.wires.publish(self.wires.inbox(effect.site), self._seal.close(effect.message))
+            self._publish(self.wires.inbox(effect.site), effect.message)
+
+    def _publish(self, topic: str, message: m.AnyMessage) -> None:
+        try:
+            self.wires.publish(topic, self._seal.close(message))
+        except PayloadTooLarge as exc:
+            _logger.error("%s: %s is not sent: %s", self.wires.site, type(message).__name__, exc)
+            self._local.append(NotSent(message, str(exc)))

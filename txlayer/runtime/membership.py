@@ -1,7 +1,8 @@
 """Who of the application takes part in which transaction at this site.
 
 A site has one vote in a transaction, whatever runs inside: all its subscribers that match take part in one unit of
-work, under the strongest scope that one of them chose.
+work, under the strongest scope that one of them chose. Only followers and durable local members are on their own: what
+they read from a chain they apply in a unit of that chain, whatever the others of their site do.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from txlayer.effects import MemberAborts, ScopeChosen
+from txlayer.effects import MemberAborts, ScopeChosen, Surface
 from txlayer.errors import DecodeError, ResourceError, UsageError
 from txlayer.event_types import EventTypes
 from txlayer.filters import text
-from txlayer.messages import Numbered, Scope, Terms, TxId, TxType
+from txlayer.messages import ChainKind, Numbered, Scope, Terms, TxId, TxType
 from txlayer.participant import Answer, Event, Participant, Subscriber
 from txlayer.payloads import CONTENT_TYPE, Payloads
 from txlayer.resources.port import Resource
-from txlayer.runtime.unit_work import HandlerFailed, undo_of
+from txlayer.runtime.unit_work import HandlerFailed
+from txlayer.transactions.scope import chain_for, granted
+from txlayer.units import entry_of, undo_of
 
 _logger = logging.getLogger(__name__)
-_STRENGTH = {Scope.NONE: 0, Scope.NON_TRANSACTIONAL: 1, Scope.LOCAL: 2, Scope.FOLLOWER: 3, Scope.DISTRIBUTED: 4}
+_STRENGTH = {Scope.NONE: 0, Scope.NON_TRANSACTIONAL: 1, Scope.LOCAL: 2, Scope.DISTRIBUTED: 3}
 
 
 @dataclass(slots=True)
@@ -35,18 +38,25 @@ class Application:
     payloads: Payloads
     types: EventTypes
     subscribers: list[Subscriber] = field(default_factory=list)
+    retired: list[Subscriber] = field(default_factory=list)
+    """Those among them that take part in nothing new: what they have begun they finish."""
     give_up: Callable[[MemberAborts], None] = lambda _: None
+    surface: Callable[[Surface], None] = lambda _: None
     loop: asyncio.AbstractEventLoop | None = None
+
+    def active(self) -> list[Subscriber]:
+        """Subscribers that take part in what comes."""
+        return [s for s in self.subscribers if not any(s is gone for gone in self.retired)]
 
     def matching(self, event_type: str, attributes: Mapping[str, str]) -> list[Subscriber]:
         """Subscribers of the type, or of a parent of it, whose filter lets the transaction through."""
         names = set(self.types.ancestors(event_type))
-        return [s for s in self.subscribers if s.type in names and s.filter.matches(attributes)]
+        return [s for s in self.active() if s.type in names and s.filter.matches(attributes)]
 
     def of_type(self, event_type: str) -> list[Subscriber]:
-        """All subscribers of the type: after a restart the filter has been passed long ago."""
+        """Subscribers of the type, or of a parent of it; also retired ones, whose work may be unfinished."""
         names = set(self.types.ancestors(event_type))
-        return [s for s in self.subscribers if s.type in names and s.scope is not Scope.NON_TRANSACTIONAL]
+        return [s for s in self.subscribers if s.type in names]
 
     def resources(self) -> tuple[Resource, ...]:
         """Every resource of the site."""
@@ -83,6 +93,8 @@ class Part:
     """What one subscriber does in one transaction. Its participant is made by the first thread that calls it."""
 
     subscriber: Subscriber
+    unasked: bool = False
+    """Its `on_join` has yet to say whether this is for it."""
     _made: Participant | None = None
 
     def participant(self) -> Participant:
@@ -103,6 +115,12 @@ class Membership:
     subscribers: list[Subscriber]
     participants: list[Part] = field(default_factory=list)
     listeners: list[Part] = field(default_factory=list)
+    chain: ChainKind | None = None
+    """Where it is an entry of a chain: which."""
+    readers: dict[ChainKind, list[Part]] = field(default_factory=dict)
+    """Who chose to get the transaction by a chain."""
+    chosen: bool = False
+    """Everyone was asked."""
     since: float = field(default_factory=time.monotonic)
     consented: bool = False
     """The application was asked for its last word."""
@@ -144,12 +162,13 @@ class Membership:
 
     def abort(self, reason: str = "") -> None:
         """Give the transaction up as a member."""
-        self.application.give_up(MemberAborts(self.id, reason))
+        self.application.give_up(MemberAborts(self.unit, reason))
 
+    unit: TxId = field(init=False)
     _unit: TxId = field(init=False)
 
     def __post_init__(self) -> None:
-        self._unit = self.id
+        self._unit = self.unit = entry_of(self.id, self.chain) if self.chain is not None else self.id
 
     def resources(self) -> tuple[Resource, ...]:
         """Those of all subscribers, each once."""
@@ -172,20 +191,37 @@ class Membership:
             answer = self._ask(subscriber, part)
             if isinstance(answer, tuple):
                 attributes.update({name: text(value) for name, value in answer[1].items()})
-            chosen.append((answer[0] if isinstance(answer, tuple) else answer, part))
-        scope = max((scope for scope, _ in chosen), key=_STRENGTH.__getitem__, default=Scope.NONE)
+            scope = self._granted(answer)
+            kind = chain_for(scope, subscriber.durable)
+            if kind is None:
+                chosen.append((scope, part))
+            else:
+                self.readers.setdefault(kind, []).append(part)
+        strongest = max((scope for scope, _ in chosen), key=_STRENGTH.__getitem__, default=Scope.NONE)
         self.listeners = [part for wanted, part in chosen if wanted is Scope.NON_TRANSACTIONAL]
         self.participants = [part for wanted, part in chosen if _STRENGTH[wanted] > 1]
         self.subscribers = [part.subscriber for part in self.participants]
-        return self._choice(scope, attributes)
+        self.chosen = True
+        return self._choice(strongest, attributes)
+
+    def _granted(self, answer: Answer) -> Scope:
+        """What one subscriber gets; what it asks for in vain is no matter of its neighbours."""
+        assert self.terms is not None, "who is asked has the terms"
+        scope = answer[0] if isinstance(answer, tuple) else answer
+        try:
+            return granted(scope, self.terms.tx_type, self.terms.limit)
+        except UsageError as exc:
+            self.application.surface(Surface("usage error", self.id, str(exc)))
+            return Scope.NONE
 
     def _choice(self, scope: Scope, attributes: Mapping[str, str]) -> ScopeChosen:
         taking = self.subscribers
         compensatable = bool(taking) and all(s.compensatable for s in taking)
         return ScopeChosen(
             self.id, scope, not any(s.anonymous for s in taking), compensatable,
-            len(self.resources()) <= 1 and not compensatable, any(s.durable for s in taking),
-            max((s.attempts for s in taking), default=1), tuple(sorted(attributes.items())),
+            len(self.resources()) <= 1 and not compensatable, max((s.attempts for s in taking), default=1),
+            tuple(sorted(attributes.items())), tuple(kind for kind in ChainKind if kind in self.readers),
+            tuple(sorted({s.name for s in taking})),
         )  # fmt: skip
 
     def _ask(self, subscriber: Subscriber, part: Part) -> Answer:
@@ -211,17 +247,23 @@ class Membership:
         local = self.terms is not None and self.terms.tx_type is TxType.LOCAL
         return Scope.LOCAL if local else Scope.DISTRIBUTED
 
-    def after_restart(self) -> Membership:
-        """Participants anew: what they kept in memory is gone."""
-        self.participants = [Part(s) for s in self.subscribers]
-        return self
+    def _ask_readers(self) -> None:
+        """Of those who choose by transaction, let the ones go who do not follow this one."""
+        for part in [part for part in self.participants if part.unasked]:
+            part.unasked = False
+            scope = self._granted(self._ask(part.subscriber, part))
+            if chain_for(scope, part.subscriber.durable) is not self.chain:
+                self.participants.remove(part)
 
     # What `UnitWork` calls
 
     def handle(self, tx: TxId, event: Numbered, work: Any) -> None:
         """One event, to all participants."""
         self._unit = tx
-        seen = self._read(tx, event)
+        self._ask_readers()
+        if not self.participants and not self.listeners:
+            return  # nobody here wants it: not even read, for that might fail
+        seen = self._read(event)
         for part in self.participants:
             self._call(lambda p: self._do(p.on_event(self, seen)), part)
         for listener in self.listeners:
@@ -230,7 +272,7 @@ class Membership:
     def compensate(self, tx: TxId, event: Numbered, work: Any) -> None:
         """Undo one event; a resource's work is part of the unit that undoes."""
         self._unit = undo_of(tx)
-        seen = self._read(tx, event)
+        seen = self._read(event)
         for part in reversed(self.participants):
             self._call(lambda p: self._do(p.on_compensate(self, seen)), part)
 
@@ -251,15 +293,16 @@ class Membership:
 
     def ended(self, commit: bool) -> None:
         """Tell the application. It cannot object."""
+        self._ask_readers()
         for part in self.participants:
             if commit:
                 self._quietly(lambda p: p.on_commit(self), part, "on_commit")
             else:
                 self._quietly(lambda p: p.on_abort(self), part, "on_abort")
 
-    def _read(self, tx: TxId, event: Numbered) -> Event:
+    def _read(self, event: Numbered) -> Event:
         try:
-            return self.application.event(tx, event)
+            return self.application.event(self.id, event)
         except DecodeError as exc:
             raise HandlerFailed(str(exc)) from exc
 
@@ -287,51 +330,3 @@ class Membership:
             self.application.run(act(part.participant()))
         except Exception:
             _logger.exception("%s of %s failed", what, self.id)
-
-
-@dataclass(slots=True)
-class Memberships:
-    """All transactions that this site takes part in."""
-
-    application: Application
-    known: dict[TxId, Membership] = field(default_factory=dict)
-    types: dict[TxId, str] = field(default_factory=dict)
-    """Of transactions that were in the log at the start."""
-    closing: bool = False
-    """Takes part in no further transaction."""
-
-    def invite(self, tx: TxId, terms: Terms) -> Membership:
-        """A census: who would take part?"""
-        attributes = dict(terms.attributes)
-        matching = [] if self.closing else self.application.matching(terms.type, attributes)
-        member = self.known[tx] = Membership(tx, terms.type, attributes, terms, self.application, matching)
-        return member
-
-    def of(self, tx: TxId, event_type: str = "") -> Membership:
-        """The membership; after a restart, and for chains, made from the type alone."""
-        member = self.known.get(tx)
-        if member is None:
-            event_type = event_type or self.types.get(tx, "")
-            subscribers = self.application.of_type(event_type) if event_type else []
-            member = Membership(tx, event_type, {}, None, self.application, subscribers).after_restart()
-            if not event_type:
-                member.subscribers = list(self.application.subscribers)  # resources must still be finished
-            self.known[tx] = member
-        return member
-
-    def unserved(self, tx: TxId, event_type: str = "") -> str:
-        """The type of work that an earlier life left and that nobody here subscribes to; empty if it can be done."""
-        if tx in self.known:
-            return ""
-        event_type = event_type or self.types.get(tx, "")
-        return event_type if event_type and not self.application.of_type(event_type) else ""
-
-    def keep(self, wanted: Callable[[TxId], bool]) -> None:
-        """Forget the memberships of transactions that are over."""
-        for tx in [tx for tx in self.known if not wanted(tx)]:
-            del self.known[tx]
-            self.types.pop(tx, None)
-
-    def recovered(self, types: Iterable[tuple[TxId, str]]) -> None:
-        """What the log says of the time before."""
-        self.types.update(types)

@@ -111,7 +111,10 @@ def _forced(record: AnyRecord, commit: bool) -> AnyRecord | None:
     match record:
         case Intent(delegated=False):
             undo = record.events if record.compensatable and not commit else ()
-            return MemberDecided(record.tx, record.terms.type, commit, b"", record.compensatable, undo)
+            return MemberDecided(
+                record.tx, record.terms.type, commit, b"", record.compensatable, undo,
+                terms=record.terms, parts=record.parts,
+            )  # fmt: skip
         case MemberDecided(parked=True) if not commit:
             return msgspec.structs.replace(record, parked=False, undone=True, events=())
         case DelegationOpened():

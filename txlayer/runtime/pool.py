@@ -1,7 +1,8 @@
 """Threads for application code: a bounded number, and a bounded number of replacements for those that hang.
 
 Python cannot end a thread. A job that is given up keeps its thread until the application returns; it is counted as
-stuck and replaced, up to a cap. Beyond the cap the pool grows no more: when all threads are stuck, jobs are refused.
+stuck and replaced, up to a cap. Beyond the cap the pool grows no more: when all threads are stuck, jobs are refused,
+those that wait as well as new ones.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 _logger = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ class Job:
     started: float | None = None
     finished: bool = False
     given_up: bool = False
+    refused: bool = False
+    """Done without having run: it waited while the last thread got stuck."""
     result: Any = None
 
 
@@ -69,7 +72,23 @@ class Pool:
             self.stuck += 1
             if not self._jobs.empty() and self._may_grow():
                 self._start()
+            refused = self._waiting() if self.stuck >= self._size + self._spare else []
+        for one in refused:
+            one.refused = True
+            one.done(one)
         return True
+
+    def _waiting(self) -> list[Job]:
+        """Take back what no thread has begun; the ends that `close` put there stay."""
+        taken: list[Job | None] = []
+        try:
+            while True:
+                taken.append(self._jobs.get_nowait())
+        except Empty:
+            jobs = [job for job in taken if job is not None]
+        for _ in range(len(taken) - len(jobs)):
+            self._jobs.put(None)
+        return jobs
 
     def close(self) -> None:
         """Idle threads end; busy ones end when their job does."""

@@ -12,16 +12,14 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from txlayer.effects import FinishUnit
 from txlayer.messages import TxId
 from txlayer.resources.port import Branch
-from txlayer.runtime.branches import UNDO
 from txlayer.runtime.inspection import TransactionView
 from txlayer.runtime.pool import Job
 from txlayer.transactions.executor import Executor, State
 from txlayer.transactions.local_executor import LocalExecutor
+from txlayer.units import undone_by
 
 if TYPE_CHECKING:
     from txlayer.runtime.engine import Engine
@@ -78,16 +76,16 @@ class Recovery:
             _logger.error("prepared under a log that is gone: %s in %s; `txlayer recover`", tx, orphans[tx].name)
         self.orphans, self._looked = orphans, time.monotonic()
         for branch in branches:
-            tx = msgspec.structs.replace(branch.tx, nonce=branch.tx.nonce.removesuffix(UNDO))
-            if branch.tx not in orphans and not self._stands_behind(tx):
-                _logger.warning("a branch that was given up is rolled back: %s in %s", tx, branch.name)
+            unit = undone_by(branch.tx)
+            if branch.tx not in orphans and not self._stands_behind(unit):
+                _logger.warning("a branch that was given up is rolled back: %s in %s", unit, branch.name)
                 self._engine.workshop.take(FinishUnit(branch.tx, False))
 
-    def _stands_behind(self, tx: TxId) -> bool:
+    def _stands_behind(self, unit: TxId) -> bool:
         desk = self._engine.participant.subscriber
-        member = desk._member(tx)
+        member = desk._member(unit)
         if isinstance(member, Executor):
-            return member.state in _WITH_WORK or tx in self._engine.workshop.busy()
+            return member.state in _WITH_WORK or unit in self._engine.workshop.busy()
         if isinstance(member, LocalExecutor) and not member.done:
             return True
-        return tx in self._engine.workshop.busy() or any(reader.applying == tx for reader in desk.readers.values())
+        return unit in self._engine.workshop.busy() or any(reader.applying == unit for reader in desk.readers.values())

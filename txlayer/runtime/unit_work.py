@@ -32,6 +32,7 @@ from txlayer.effects import (
 from txlayer.errors import ResourceError, ResourceUnavailable
 from txlayer.messages import Numbered, TxId
 from txlayer.resources.port import Resource
+from txlayer.units import undo_of, undone_by
 
 Work: TypeAlias = (
     RunHandler | PrepareUnit | CommitUnit | FinishUnit | InspectUnit | Compensate | ApplyWhole | ForgetMarker
@@ -52,15 +53,9 @@ class Handlers(Protocol):
     def compensate(self, tx: TxId, event: Numbered, work: Any) -> None: ...
 
 
-def undo_of(tx: TxId) -> TxId:
-    """The unit that compensates `tx` has a marker of its own."""
-    return msgspec.structs.replace(tx, nonce=f"{tx.nonce}~undo")
-
-
-def marked_transactions(resource: Resource) -> tuple[TxId, ...]:
-    """The transactions that have a marker of either kind."""
-    found = {msgspec.structs.replace(tx, nonce=tx.nonce.removesuffix("~undo")): None for tx in resource.markers()}
-    return tuple(sorted(found))
+def marked_units(resource: Resource) -> tuple[TxId, ...]:
+    """The units that have a marker, of their work or of its undoing."""
+    return tuple(sorted({undone_by(unit) for unit in resource.markers()}))
 
 
 class UnitWork:

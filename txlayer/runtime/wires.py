@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from txlayer.delivery import Delivery
-from txlayer.errors import TxLayerError
+from txlayer.errors import PayloadTooLarge, TxLayerError
 from txlayer.logs.record_log import Head
 from txlayer.messages import Numbered, TxId
 from txlayer.ports import Ack, Bus, Identity, Presence, SiteView, Subscription
@@ -65,7 +65,7 @@ class Wires:
     bus: Bus
     site: str
     lost: int = 0
-    """Messages that the bus did not take; their senders repeat them."""
+    """Messages that the bus did not take; their senders repeat them, or give up what they belong to."""
     presence: Presence | None = None
     roster: Roster | None = None
     subscription: Subscription | None = None
@@ -112,10 +112,21 @@ class Wires:
         self.subscription.add(*(self.control(name) for name in types))
         self.presence.update(info)
 
+    def remove_types(self, types: Iterable[str]) -> None:
+        """Listen to these types no more; best effort, what still comes is ignored."""
+        assert self.subscription is not None
+        try:
+            self.subscription.remove(*(self.control(name) for name in types))
+        except TxLayerError as exc:
+            _logger.warning("%s still receives %s: %s", self.site, ", ".join(types), exc)
+
     def publish(self, topic: str, frame: bytes) -> None:
-        """Hand a frame to the bus. If it does not take it, the protocol says it again."""
+        """Hand a frame to the bus. If it does not take it, the protocol says it again; not so `PayloadTooLarge`."""
         try:
             self.bus.publish(topic, frame)
+        except PayloadTooLarge:
+            self.lost += 1
+            raise
         except TxLayerError as exc:
             self.lost += 1
             _logger.warning("a message on %s was not sent: %s", topic, exc)

@@ -35,14 +35,16 @@ from txlayer.effects import (
     UnitPrepared,
     WholeApplied,
 )
-from txlayer.errors import ResourceError
+from txlayer.errors import ResourceError, ResourceUnavailable
 from txlayer.messages import Scope, TxId
 from txlayer.resources.group import ResourceGroup
 from txlayer.resources.port import Resource
 from txlayer.runtime.branches import Attempt, NoBranch
-from txlayer.runtime.membership import Membership, Memberships
+from txlayer.runtime.membership import Membership
+from txlayer.runtime.memberships import Memberships
 from txlayer.runtime.pool import Job, Pool
-from txlayer.runtime.unit_work import HandlerFailed, UnitWork, Work, undo_of
+from txlayer.runtime.unit_work import HandlerFailed, UnitWork, Work
+from txlayer.units import undo_of
 
 _logger = logging.getLogger(__name__)
 
@@ -153,7 +155,7 @@ class Workshop:
     def on_done(self, done: TaskDone) -> None:
         """A worker is through."""
         self._cancel_deadline(done.task.tx)
-        self._finish(done.task, done.job.result)
+        self._finish(done.task, self._hung(done.task, self.handlers) if done.job.refused else done.job.result)
 
     def _finish(self, task: Task, result: Result) -> None:
         """The first task of its queue is over: what follows from it comes before what was asked for later."""
@@ -224,7 +226,7 @@ class Workshop:
         job = Job(partial(self._perform, task, member, attempt), lambda job: self.post(TaskDone(task, job)))
         pool = self._pool(task)
         if not pool.submit(job):
-            self._finish(task, self._refusal(task, f"all {pool.threads} threads for handlers hang"))
+            self._finish(task, self._hung(task, pool))
         elif pool is self.handlers:
             seconds = self.within * max(1, len(task.events) if isinstance(task, ApplyWhole | Compensate) else 1)
             self._set_deadline(seconds, _Running(task, member, attempt, job, seconds))
@@ -238,11 +240,11 @@ class Workshop:
         """Without its subscriber the resources of a prepared unit are unknown: it would be taken for finished."""
         if isinstance(task, AskScope | ForgetMarker):
             return False
-        event_type = self.members.unserved(task.tx, task.type if isinstance(task, ApplyWhole) else "")
+        event_type = self.members.unserved(task.tx, task.terms if isinstance(task, ApplyWhole) else None)
         if event_type:
             self._unserved[task.tx] = task
             _logger.error(
-                "%s of type %r is unfinished and nobody subscribes to it here: subscribe before the site starts",
+                "%s of type %r is unfinished and nobody here takes it up: subscribe before the site starts, as before",
                 task.tx,
                 event_type,
             )
@@ -251,7 +253,7 @@ class Workshop:
     def _member(self, task: Task) -> Membership:
         if isinstance(task, AskScope):
             return self.members.invite(task.tx, task.terms)
-        return self.members.of(task.tx, task.type if isinstance(task, ApplyWhole) else "")
+        return self.members.of(task.tx, task.terms if isinstance(task, ApplyWhole) else None)
 
     @staticmethod
     def _at_once(task: Task, member: Membership) -> bool:
@@ -280,9 +282,12 @@ class Workshop:
             running.attempt.given_up = running.member.lost = True
             self._abandon(running)
             if isinstance(task, ApplyWhole | Compensate):
-                self.members.known.pop(task.tx, None)  # the next attempt starts with participants of its own
+                self.members.renew(task.tx)
             _logger.error("a handler of %s did not return within %s s and is given up", task.tx, running.seconds)
             self._finish(task, self._refusal(task, f"a handler did not return within {running.seconds} s"))
+
+    def _hung(self, task: Task, pool: Pool) -> Input | Objection | None:
+        return self._refusal(task, f"all {pool.threads} threads for handlers hang")
 
     @staticmethod
     def _abandon(running: _Running) -> None:
@@ -319,7 +324,8 @@ class Workshop:
         try:
             result = self._do(task, member, attempt)
         except ResourceError as exc:
-            result = self._failed(task, str(exc))
+            away = isinstance(task, Compensate) and isinstance(exc, ResourceUnavailable)
+            result = Again(str(exc)) if away else self._failed(task, str(exc))  # away is not failing for good
         except Exception as exc:
             _logger.exception("%s of %s failed", type(task).__name__, task.tx)
             result = self._failed(task, f"{type(exc).__name__}: {exc}")

@@ -25,7 +25,8 @@ CHAIN = "seq"
 class Claim(Struct, frozen=True):
     """A latest value. `address`: a socket of the host, empty where the bus is the only way to it.
 
-    `retired`: nobody holds the rank, and nobody waits for who did.
+    `retired`: nobody holds the rank any more, which is an epoch of its own, without log and patterns.
+    `first`: the epoch in which the log began. `passing`: the log ends with the process that holds the rank.
     """
 
     host: int
@@ -35,10 +36,12 @@ class Claim(Struct, frozen=True):
     patterns: tuple[str, ...]
     address: str = ""
     retired: bool = False
+    first: int = 1
+    passing: bool = False
 
     def event(self) -> Claimed:
         """For the roles."""
-        return Claimed(self.host, self.name, self.epoch, self.incarnation, self.patterns)
+        return Claimed(self.host, self.name, self.epoch, self.incarnation, self.patterns, self.first)
 
 
 Found = Callable[[Claim], None]
@@ -60,8 +63,21 @@ def announce(bus: Bus, chain: str, claim: Claim) -> Receipt:
 
 
 def retire(bus: Bus, chain: str, rank: int) -> Receipt:
-    """Give a rank up; hosts and clients that run notice it at their next start."""
-    return announce(bus, chain, Claim(rank, "", 0, "", (), retired=True))
+    """Give a rank up; hosts that run notice it at their next start."""
+    return announce(bus, chain, retired(at_rank(bus, chain, rank) or Claim(rank, "", 0, "", ())))
+
+
+def retired(held: Claim) -> Claim:
+    """What follows on a claim that is given up."""
+    epoch = held.epoch + 1
+    return Claim(held.host, held.name, epoch, "", (), retired=True, first=epoch)
+
+
+def at_rank(bus: Bus, chain: str, rank: int) -> Claim | None:
+    """What is announced of a rank; the holder may be away."""
+    found: dict[int, Claim] = {}
+    watch(bus, chain, lambda claim: found.__setitem__(claim.host, claim)).close()
+    return found.get(rank)
 
 
 def watch(bus: Bus, chain: str, found: Found) -> Watch:

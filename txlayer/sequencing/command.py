@@ -13,6 +13,7 @@ from txlayer.adapters.base import check_label
 from txlayer.connect import connect
 from txlayer.errors import UsageError
 from txlayer.ordering.host_state import HostConfig
+from txlayer.ordering.publisher import PublisherConfig
 from txlayer.ports import Bus
 from txlayer.sequencing import claims
 from txlayer.sequencing.bus_exchange import BusExchange
@@ -49,6 +50,11 @@ def _serve(args: argparse.Namespace, console: Console) -> int:
     check_label(args.name)
     if not 0 <= args.rank < 1 << 20:
         raise UsageError(f"--rank {args.rank}: 0 is the highest, 1048575 the lowest")
+    guard = PublisherConfig().guard
+    if not args.lease > guard:
+        raise UsageError(
+            f"--lease {args.lease}: more than the publishers' guard time of {guard} s and the longest time on the bus"
+        )
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     url, chain = claims.split_chain(args.bus)
     stop = threading.Event()

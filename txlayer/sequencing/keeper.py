@@ -6,14 +6,17 @@ of it was consumed. Acknowledged is a prefix of what was handed to the applicati
 
 A broker with a small window of unacknowledged events would stop while the event that the others wait for is behind the
 window. So what waits for too long is kept beside the cursor and acknowledged.
+
+No save looks at everything that waits, and a cursor that the bus finds too large is cut: first what is kept beside it
+and what was seen of publishers that have been silent for long.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -23,36 +26,34 @@ from msgspec import Struct
 from txlayer.delivery import Delivery
 from txlayer.errors import PayloadTooLarge, TxLayerError
 from txlayer.ordering import effects as fx
+from txlayer.ordering.admission import is_former
 from txlayer.ordering.messages import Beside, Event
 from txlayer.ordering.subscriber import Subscriber
 from txlayer.ordering.subscriber_config import Cursor
+from txlayer.ordering.timestamp import host_of
 from txlayer.ports import Bus
 from txlayer.receipt import Receipt
 from txlayer.sequencing.arrivals import Arrived
+from txlayer.sequencing.handed_out import HandedOut
 from txlayer.sequencing.loop import Loop
 
 _logger = logging.getLogger(__name__)
 KIND = "ordered"
 _STALLED = 0.25
-_PAUSE = 0.05
+_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_SHARE = 20
+"""Of the time at most one part in so many goes into saving."""
 _MOST_SPOOLED = 500
 _SPOOL_BYTES = 256 * 1024
+_TRACKS = 1024
+
+_Key = tuple[int, int]
+"""Rank and number."""
 
 
 class _Kept(Struct, frozen=True, array_like=True):
     cursor: Cursor
     spooled: tuple[Event, ...] = ()
-
-
-class _Handed:
-    __slots__ = ("number", "publisher", "rank", "serial", "settled")
-
-    def __init__(self, event: Event) -> None:
-        self.rank = event.stamp.rank
-        self.number = event.stamp.number
-        self.publisher = event.publisher
-        self.serial = event.serial
-        self.settled = False
 
 
 class Keeper:
@@ -61,19 +62,24 @@ class Keeper:
     def __init__(self, bus: Bus, durable: str, loop: Loop) -> None:
         self.lock = threading.RLock()
         self.wanted: Callable[[str], bool] = lambda topic: True
+        self.trouble: str | None = None
+        """Why the cursor is not durable."""
         self._bus = bus
         self._key = f"{KIND}/{durable}/cursor"
         self._prefix = f"{KIND}/{durable}"
         self._loop = loop
         self._role: Subscriber | None = None
-        self._handed: deque[_Handed] = deque()
-        self._tokens: dict[int, _Handed] = {}
-        self._next_token = 0
-        self._unacknowledged: dict[int, dict[int, list[Delivery]]] = {}
-        self._spooled: dict[tuple[int, int], None] = {}
+        self._logs: dict[int, str] = {}
+        self._out = HandedOut()
+        self._unacknowledged: dict[_Key, list[Delivery]] = {}
+        self._numbers: dict[int, list[int]] = {}
+        self._waiting: dict[_Key, Event] = {}
+        self._spooled: dict[_Key, Event] = {}
+        self._spool_bytes, self._tracks = _SPOOL_BYTES, _TRACKS
         self._dirty = self._saving = False
         self._then: list[Callable[[], None]] = []
         self._moved = self._saved_at = 0.0
+        self._pause = _PAUSE
 
     def resume(self, role: Subscriber) -> list[fx.Effect]:
         """Go on where the last holder of the name stopped."""
@@ -91,18 +97,44 @@ class Keeper:
             _logger.warning("%s holds no cursor, the subscription begins anew: %s", self._key, exc)
             return []
         now = time.monotonic()
+        self._logs = dict(kept.cursor.logs)
         effects = role.resume(kept.cursor, now)
         for event in kept.spooled:
-            self._spooled[event.stamp.rank, event.stamp.number] = None
-            effects.extend(role.step(event, now))
+            if not is_former(event, role.directory):
+                self._spooled[event.stamp.rank, event.stamp.number] = event
+                effects.extend(role.step(event, now))
         return effects
+
+    def follow(self, claim: fx.Claimed) -> None:
+        """A claim was taken in. If the host has another log, nothing that is here of its topics is of use any more."""
+        role, host = self._role, claim.host
+        shown = role.directory.claims.get(host) if role is not None else None
+        if shown is None:
+            return
+        with self.lock:
+            before, self._logs[host] = self._logs.get(host, shown.incarnation), shown.incarnation
+            if before != shown.incarnation:
+                self._forget_host(host)
+
+    def _forget_host(self, host: int) -> None:
+        for key in [key for key in self._unacknowledged if host_of(key[0]) == host]:
+            self._acknowledge(key)
+        self._numbers = {rank: numbers for rank, numbers in self._numbers.items() if host_of(rank) != host}
+        self._out.forget(lambda rank: host_of(rank) == host)
+        self._spooled = {key: event for key, event in self._spooled.items() if host_of(key[0]) != host}
+        self._dirty = True
 
     # Events
 
     def arrived(self, event: Event, delivery: Delivery) -> None:
         """The broker has given it; it hears of it when the cursor has passed."""
+        key = (event.stamp.rank, event.stamp.number)
         with self.lock:
-            self._unacknowledged.setdefault(event.stamp.rank, {}).setdefault(event.stamp.number, []).append(delivery)
+            if key not in self._unacknowledged:
+                self._unacknowledged[key] = []
+                heapq.heappush(self._numbers.setdefault(key[0], []), key[1])
+            self._unacknowledged[key].append(delivery)
+            self._waiting[key] = event
             self._dirty = True
 
     def handed(self, effect: fx.Deliver, delivery: Delivery) -> Delivery:
@@ -112,22 +144,15 @@ class Keeper:
         )
         copy.redelivered = delivery.redelivered
         with self.lock:
-            self._next_token += 1
-            one = self._tokens[self._next_token] = _Handed(effect.event)
-            self._handed.append(one)
-            copy.held_by(self, self._next_token)
+            copy.held_by(self, self._out.add(effect.event))
+            self._waiting.pop((effect.event.stamp.rank, effect.event.stamp.number), None)
         return copy
 
     def settle(self, delivery: Delivery) -> None:
         """The application has acknowledged an event."""
         with self.lock:
             delivery.settled = True
-            one = self._tokens.pop(delivery.token, None)
-            if one is None:
-                return
-            one.settled = True
-            while self._handed and self._handed[0].settled:
-                self._handed.popleft()
+            if self._out.settle(delivery.token):
                 self._dirty = True
 
     # The cursor
@@ -142,9 +167,9 @@ class Keeper:
     def tick(self, now: float) -> None:
         """From time to time; under the subscription's lock."""
         with self.lock:
-            waiting = bool(self._then) or (self._dirty and now - self._saved_at >= _PAUSE)
-        if waiting or self._stalled(now):
-            self._save()
+            pause = _PAUSE if self._then else self._pause
+            if (self._dirty or self._stalled(now)) and now - self._saved_at >= pause:
+                self._save()
 
     def _stalled(self, now: float) -> bool:
         role = self._role
@@ -152,84 +177,102 @@ class Keeper:
 
     def _save(self) -> None:
         with self.lock:
-            if self._saving or self._role is None or not (self._dirty or self._stalled(time.monotonic())):
+            began = time.monotonic()
+            if self._saving or self._role is None or not (self._dirty or self._stalled(began)):
                 return
             self._dirty, self._saving = False, True
             then, self._then = self._then, []
-            kept = self._kept(self._role, self._stalled(time.monotonic()))
             try:
-                receipt = self._announce(kept)
+                kept, receipt = self._announce(self._role, self._stalled(began))
             except TxLayerError as exc:
-                _logger.info("the cursor of %s was not saved: %s", self._key, exc)
-                self._saving, self._dirty, self._then = False, True, [*then, *self._then]
+                self._not_saved(exc, then)
                 return
+            self._pause = min(_LONGEST_PAUSE, max(_PAUSE, _SHARE * (time.monotonic() - began)))
         receipt.when_done(lambda done: self._loop.post(lambda: self._saved(kept, then, done)))
 
-    def _announce(self, kept: _Kept) -> Receipt:
-        try:
-            return self._bus.announce(self._key, msgspec.msgpack.encode(kept))
-        except PayloadTooLarge:
-            return self._bus.announce(self._key, msgspec.msgpack.encode(_Kept(kept.cursor)))
+    def _announce(self, role: Subscriber, spool: bool) -> tuple[_Kept, Receipt]:
+        while True:
+            kept = self.kept(role, spool)
+            try:
+                return kept, self._bus.announce(self._key, msgspec.msgpack.encode(kept))
+            except PayloadTooLarge:
+                if not self._cut():
+                    raise
 
-    def _kept(self, role: Subscriber, spool: bool) -> _Kept:
-        cursor = role.cursor()
-        first: dict[int, int] = {}
-        unseen: dict[tuple[str, int], set[int]] = {}
-        for one in self._handed:
-            first.setdefault(one.rank, one.number)
-            unseen.setdefault((one.publisher, one.rank), set()).add(one.serial)
-        topics = tuple(
-            (topic, rank, min(clock, first.get(rank, clock + 1) - 1)) for topic, rank, clock in cursor.topics
-        )
-        seen = tuple(
-            (publisher, rank, low, high, tuple(sorted({*holes, *unseen.get((publisher, rank), ())})))
-            for publisher, rank, low, high, holes in cursor.seen
-        )
-        return _Kept(Cursor(cursor.version, topics, cursor.unplaced, seen), self._spool(role, spool))
+    def _cut(self) -> bool:
+        """Keep less from now on; False if there is nothing left to cut."""
+        self._spool_bytes //= 2
+        self._tracks //= 2
+        return bool(self._spool_bytes or self._tracks)
+
+    def _not_saved(self, error: TxLayerError, then: list[Callable[[], None]]) -> None:
+        if isinstance(error, PayloadTooLarge) and self.trouble is None:
+            self.trouble = f"the cursor {self._key} is too large for this bus: {error}"
+            _logger.error("%s", self.trouble)
+        _logger.info("the cursor %s was not saved: %s", self._key, error)
+        self._saving, self._dirty, self._then = False, True, [*then, *self._then]
+        self._saved_at = time.monotonic()
+
+    def kept(self, role: Subscriber, spool: bool) -> _Kept:
+        """What is to be durable now: nothing that the application has not acknowledged counts as consumed."""
+        cursor = role.cursor(self._tracks)
+        topics = tuple((topic, rank, self._out.clock(rank, clock)) for topic, rank, clock in cursor.topics)
+        seen = tuple(self._out.seen(track) for track in cursor.seen)
+        return _Kept(Cursor(cursor.version, topics, cursor.unplaced, seen, cursor.logs), self._spool(role, spool))
 
     def _spool(self, role: Subscriber, more: bool) -> tuple[Event, ...]:
-        waiting = {
-            (lane.rank, number): item
-            for lane in role.buffer.lanes.values()
-            for number, item in lane.items.items()
-            if isinstance(item, Event) and (more or (lane.rank, number) in self._spooled)
-        }
+        """What waits and was kept before, and if `more`, what has waited for longest."""
         spooled: list[Event] = []
         size = 0
-        for event in waiting.values():
-            size += len(event.payload) + 256
-            if len(spooled) >= _MOST_SPOOLED or size > _SPOOL_BYTES:
-                break
-            spooled.append(_bare(event))
+        for waiting in (self._spooled, self._waiting if more else {}):
+            for (rank, number), event in waiting.items():
+                lane = role.buffer.lanes.get(rank)
+                if lane is None or number not in lane.items:
+                    continue
+                if waiting is self._waiting and (rank, number) in self._spooled:
+                    continue  # given again by the broker
+                size += len(event.payload) + 256
+                if len(spooled) >= _MOST_SPOOLED or size > self._spool_bytes:
+                    return tuple(spooled)
+                spooled.append(_bare(event))
         return tuple(spooled)
 
     def _saved(self, kept: _Kept, then: list[Callable[[], None]], receipt: Any) -> None:
         with self.lock:
             self._saving, self._saved_at = False, time.monotonic()
             if receipt.error is not None:
-                self._dirty, self._then = True, [*then, *self._then]
+                if isinstance(receipt.error, PayloadTooLarge) and self._cut():
+                    self._dirty, self._then = True, [*then, *self._then]
+                else:
+                    self._not_saved(receipt.error, then)
                 return
+            self.trouble = None
             self._release(kept)
         for act in then:
             act()
 
     def _release(self, kept: _Kept) -> None:
         """Tell the broker what the durable cursor has passed, or holds beside it."""
-        self._spooled = {(event.stamp.rank, event.stamp.number): None for event in kept.spooled}
+        self._spooled = {(event.stamp.rank, event.stamp.number): event for event in kept.spooled}
+        for key in self._spooled:
+            self._acknowledge(key)
         clocks = {rank: clock for _, rank, clock in kept.cursor.topics}
-        for rank in list(self._unacknowledged):
-            by_number, clock = self._unacknowledged[rank], clocks.get(rank, 0)
-            passed = [
-                number
-                for number, deliveries in by_number.items()
-                if number <= clock or (rank, number) in self._spooled or not self.wanted(deliveries[0].topic)
-            ]
-            for number in passed:
-                self._moved = time.monotonic()
-                for delivery in by_number.pop(number):
-                    delivery.ack()
-            if not by_number:
-                del self._unacknowledged[rank]
+        for rank, numbers in list(self._numbers.items()):
+            clock = clocks.get(rank, 0)
+            while numbers and (numbers[0] <= clock or (rank not in clocks and self._unwanted(rank, numbers[0]))):
+                self._acknowledge((rank, heapq.heappop(numbers)))
+            if not numbers:
+                del self._numbers[rank]
+
+    def _unwanted(self, rank: int, number: int) -> bool:
+        deliveries = self._unacknowledged.get((rank, number))
+        return not deliveries or not self.wanted(deliveries[0].topic)
+
+    def _acknowledge(self, key: _Key) -> None:
+        self._waiting.pop(key, None)
+        for delivery in self._unacknowledged.pop(key, ()):
+            self._moved = time.monotonic()
+            delivery.ack()
 
     def end(self, forget: bool, timeout: float) -> None:
         """The last save, or the removal."""

@@ -22,7 +22,6 @@ from txlayer.adapters.topics import check_name
 from txlayer.connect import connect
 from txlayer.delivery import Gap
 from txlayer.errors import Closed, UsageError
-from txlayer.logs.memory import MemoryDisk
 from txlayer.ordering import effects as fx
 from txlayer.ordering.directory import check_topic
 from txlayer.ordering.publisher import Publisher, PublisherConfig
@@ -41,19 +40,18 @@ from txlayer.ports import (
     WatchHandler,
 )
 from txlayer.receipt import Receipt
-from txlayer.sequencing import claims
+from txlayer.sequencing import claims, embedded
 from txlayer.sequencing.bus_exchange import BusExchange
 from txlayer.sequencing.claims import Claim
+from txlayer.sequencing.embedded import EMBEDDED
 from txlayer.sequencing.exchange import Exchange
 from txlayer.sequencing.keeper import Keeper
 from txlayer.sequencing.loop import Loop
-from txlayer.sequencing.open_log import open_disk
 from txlayer.sequencing.publishing import Publishing
 from txlayer.sequencing.sequencer import Sequencer
 from txlayer.sequencing.subscription import OrderedSubscription
 from txlayer.sequencing.tcp_exchange import TcpExchange
 
-EMBEDDED = "embedded"
 _BUFFER_BYTES = 64 * 1024 * 1024
 _LASTING = 6 * 86_400.0
 _RESEND = 2.0
@@ -118,10 +116,11 @@ class _Way:
         self.exchange = exchange
         self.follow = lambda found: claims.watch(control, chain, found).close
         if sequencer == EMBEDDED:
-            disk = MemoryDisk() if log is None else open_disk(log)
-            self.host = Sequencer(
-                control, exchange, disk, name=EMBEDDED, rank=0, patterns=("*",), chain=chain, fresh=log is None
-            )
+            try:
+                self.host = embedded.start(control, exchange, chain, log)
+            except BaseException:
+                exchange.close()
+                raise
 
     def close(self) -> None:
         if self.host is not None:
@@ -274,8 +273,6 @@ class OrderedBus:
         self.close()
 
     def _found(self, claim: Claim) -> None:
-        if claim.retired:
-            return
         event = claim.event()
         with self._lock:
             self._claims[claim.host] = event

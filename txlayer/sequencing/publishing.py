@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from txlayer.adapters.base import EVENT_OVERHEAD, as_bytes, buffer_full
-from txlayer.errors import Backpressure, Closed, PayloadTooLarge, PublishFailed, TxLayerError
+from txlayer.errors import Backpressure, Closed, PayloadTooLarge, PublishFailed, PublishInDoubt, TxLayerError
 from txlayer.ordering import effects as fx
 from txlayer.ordering.messages import AnyMessage, Beside, Event
 from txlayer.ordering.publisher import Publisher
@@ -91,7 +91,7 @@ class Publishing:
         with self._lock:
             effects: list[fx.Effect] = []
             for message in messages:
-                effects.extend(self._role.step(message, time.monotonic()))  # type: ignore[arg-type]
+                effects.extend(self._role.step(message, time.monotonic()))
             self._perform(effects)
 
     def close(self, timeout: float) -> None:
@@ -131,7 +131,8 @@ class Publishing:
                 case fx.Accepted():
                     self._complete(effect.topic, effect.serial, None)
                 case fx.Failed():
-                    self._complete(effect.topic, effect.serial, PublishFailed(effect.reason))
+                    error = PublishInDoubt if effect.unknown else PublishFailed
+                    self._complete(effect.topic, effect.serial, error(effect.reason))
                 case fx.Report():
                     _logger.warning("publisher %s: %s", self._role.name, effect.reason)
                 case _:

@@ -31,6 +31,7 @@ _TICK = 0.02
 _ROUND = 2048
 _STARTED = 10.0
 _REMIND = 5.0
+_GOODBYE = 2.0
 
 Item: TypeAlias = AnyMessage | fx.Claimed
 
@@ -51,9 +52,9 @@ class Sequencer:
         config: HostConfig | None = None,
         address: str = "",
         know: claims.Found | None = None,
-        fresh: bool = False,
+        passing: bool = False,
     ) -> None:
-        """`know` hears of every claim. `fresh`: the log is new at every start, and takes over from the one before."""
+        """`know` hears of every claim. `passing`: the log ends with the process; the rank is free after that."""
         self.name = name
         self.rank = rank
         self.error: TxLayerError | None = None
@@ -63,6 +64,7 @@ class Sequencer:
         self._chain = chain
         self._address = address
         self._know = know
+        self._passing = passing
         self._disk = disk
         self._clock = HostClock()
         self._queue: SimpleQueue[Sequence[Item] | None] = SimpleQueue()
@@ -75,7 +77,7 @@ class Sequencer:
         self._remind_at = _REMIND
         self._standing = False
         self._watch = claims.watch(bus, chain, self._found)
-        self._begin(list(self._claims.values()), fresh)
+        self._begin(list(self._claims.values()))
         self._thread = threading.Thread(target=self._run, name=f"txlayer-sequencer-{name}", daemon=True)
         self._thread.start()
 
@@ -88,10 +90,13 @@ class Sequencer:
     def claim(self) -> Claim:
         """What the directory shows of it."""
         event = self._host.claim()
-        return Claim(event.host, event.name, event.epoch, event.incarnation, event.patterns, self._address)
+        return Claim(
+            event.host, event.name, event.epoch, event.incarnation, event.patterns, self._address,
+            first=event.first, passing=self._passing,
+        )  # fmt: skip
 
     def close(self) -> None:
-        """Stop serving. The claim stays: the topics are this host's, also while it is away."""
+        """Stop serving. The claim stays: the topics are this host's, also while it is away; unless the log ends too."""
         self._queue.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join(10.0)
@@ -104,26 +109,34 @@ class Sequencer:
             self._know(claim)
         self._queue.put([claim.event()])
 
-    def _begin(self, found: list[Claim], fresh: bool) -> None:
+    def _begin(self, found: list[Claim]) -> None:
+        known_epoch = max((claim.epoch for claim in found if claim.host == self.rank), default=0)
         retired = frozenset(claim.host for claim in found if claim.retired)
         found = [claim for claim in found if not claim.retired]
-        held = next((claim for claim in found if claim.host == self.rank), None)
-        if held is not None and not fresh and held.incarnation != self._log.header.incarnation:
-            self._disk.close()
-            raise LogForeign(
-                f"rank {self.rank} is held by host {held.name} with log {held.incarnation}, this one is "
-                f"{self._log.header.incarnation}: find that log, take another rank, or give it up for good with "
-                f"`txlayer sequencer retire --rank {self.rank}`"
-            )
+        for claim in found:
+            if claim.host == self.rank:
+                self._check_log(claim)
         for claim in found:
             if claim.host != self.rank:
                 self._host.directory.see(claim.event())
         shown = self._host.directory.neighbours(self.rank)
-        known_epoch = held.epoch if held else 0
         effects = self._host.start(self._log.records.values(), shown, self._clock.now(), known_epoch, retired)
         self._neighbours = self._host.directory.neighbours(self.rank)
         self._perform(effects)
         claims.announce(self._bus, self._chain, self.claim).wait(_STARTED)
+
+    def _check_log(self, held: Claim) -> None:
+        """Whose log ended with its process is gone: whoever starts this one has made sure of that."""
+        if held.incarnation == self._log.header.incarnation or (self._passing and held.passing):
+            return
+        self._watch.close()
+        self._exchange.silence(self.name)
+        self._disk.close()
+        raise LogForeign(
+            f"rank {self.rank} is held by host {held.name} with log {held.incarnation}, this one is "
+            f"{self._log.header.incarnation}: find that log, take another rank, or give it up for good with "
+            f"`txlayer sequencer retire --rank {self.rank}`"
+        )
 
     # The thread
 
@@ -137,10 +150,18 @@ class Sequencer:
             _logger.exception("sequencer host %s failed", self.name)
             self._fail(TxLayerError(f"sequencer host {self.name} failed: {exc!r}"))
         finally:
+            if self._passing and self._host.fenced is None:
+                self._give_up_rank()
             self._watch.close()
             self._exchange.silence(self.name)
             self._disk.close()
             self.ended.set()
+
+    def _give_up_rank(self) -> None:
+        try:
+            claims.announce(self._bus, self._chain, claims.retired(self.claim)).wait(_GOODBYE)
+        except TxLayerError as exc:
+            _logger.info("host %s: its rank was not given up: %s", self.name, exc)
 
     def _fail(self, error: TxLayerError) -> None:
         self.error = error

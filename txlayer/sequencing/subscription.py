@@ -17,8 +17,9 @@ from txlayer.adapters.lane import Lane
 from txlayer.delivery import Delivery, Gap
 from txlayer.errors import Closed, DecodeError, NameTaken, SubscribeFailed, TxLayerError
 from txlayer.ordering import effects as fx
+from txlayer.ordering.admission import is_former
 from txlayer.ordering.directory import check_topic
-from txlayer.ordering.messages import AnyMessage
+from txlayer.ordering.messages import AnyMessage, Event
 from txlayer.ordering.subscriber import Subscriber
 from txlayer.ports import Handler, Stats, Subscription
 from txlayer.sequencing import arrivals
@@ -57,6 +58,8 @@ class OrderedSubscription:
         self._below: Subscription | None = None
         self._topics: frozenset[str] = frozenset()
         self._stop_ticking: Callable[[], object] = lambda: None
+        self._lane_error: Exception | None = None
+        lane.on_failed = self._fail
         lane.keep_only(self._wanted)
         if keeper is not None:
             keeper.wanted = self._wanted
@@ -76,7 +79,7 @@ class OrderedSubscription:
 
     @property
     def error(self) -> Exception | None:
-        return self._below.error if self._below is not None else None
+        return self._lane_error or (self._below.error if self._below is not None else None)
 
     @property
     def stats(self) -> Stats:
@@ -93,7 +96,7 @@ class OrderedSubscription:
         if self._keeper is not None:
             with self._lock:
                 self._perform(self._keeper.resume(self._role))
-        self._topics = frozenset(self._role.topics) | frozenset(topics)
+        self._topics = frozenset(self._role.wanted) | frozenset(topics)
         self._below = below(sorted(self._topics), self._arrived)
         self._stop_ticking = self._loop.every_tick(self._tick)
         former = self._topics.difference(topics)
@@ -113,6 +116,9 @@ class OrderedSubscription:
                 self._change(self._topics)
             except BaseException:
                 self._topics = before
+                with self._lock:
+                    # Nothing is to wait for what is not wanted, whenever the hosts are back.
+                    self._perform(self._role.step(fx.Want(tuple(before)), time.monotonic()))
                 self._below.remove(*(topic for topic in topics if topic not in before))
                 raise
 
@@ -120,8 +126,10 @@ class OrderedSubscription:
         with self._turn:
             assert self._below is not None
             self._topics = self._topics - frozenset(topics)
-            self._change(self._topics)
-            self._below.remove(*topics)
+            try:
+                self._change(self._topics)
+            finally:
+                self._below.remove(*topics)
 
     def unsubscribe(self) -> None:
         self._end(True, _LAST_EVENT_SECONDS)
@@ -133,7 +141,9 @@ class OrderedSubscription:
         """What the hosts say."""
         with self._lock:
             for message in messages:
-                self._perform(self._role.step(message, time.monotonic()))  # type: ignore[arg-type]
+                self._perform(self._role.step(message, time.monotonic()))
+                if self._keeper is not None and isinstance(message, fx.Claimed):
+                    self._keeper.follow(message)
 
     # From the bus below to the lane
 
@@ -153,9 +163,22 @@ class OrderedSubscription:
                 delivery.out_of_order = True  # of a publisher that does not use the ordered bus
                 self._lane.put([delivery])
                 return
+            if is_former(event, self._role.directory):
+                delivery.ack()  # it has no place any more; a gap says so
+                return
+            rank = self._role.topics.get(delivery.topic, event.stamp.rank)
+            if rank != event.stamp.rank:
+                self._misplaced(delivery, event, rank)
+                return
             if self._keeper is not None:
                 self._keeper.arrived(event, delivery)
             self._perform(self._role.step(event, time.monotonic()))
+
+    def _misplaced(self, delivery: Delivery, event: Event, rank: int) -> None:
+        number = event.stamp.number
+        _logger.warning("%s has rank %d, its event %d has %d: dropped", delivery.topic, rank, number, event.stamp.rank)
+        self._lane.report(Gap(delivery.topic, "", number, number))
+        delivery.ack()
 
     def _wanted(self, topic: str) -> bool:
         return topic in self._topics
@@ -235,9 +258,11 @@ class OrderedSubscription:
                 if not self._settled.wait(max(0.0, min(0.05, deadline - time.monotonic()))) and (
                     time.monotonic() >= deadline
                 ):
-                    raise SubscribeFailed(
-                        f"no place in the order of {', '.join(sorted(topics))}: no answer from the sequencer's hosts"
-                    )
+                    raise SubscribeFailed(f"no place in the order of {', '.join(sorted(topics))}: {self._reason()}")
+
+    def _reason(self) -> str:
+        trouble = self._keeper.trouble if self._keeper is not None else None
+        return trouble or self._role.waits_for()
 
     def _tick(self) -> None:
         if self._below is not None and self._below.closed and not self.closed:
@@ -251,6 +276,11 @@ class OrderedSubscription:
                 self._keeper.tick(now)
 
     # The end
+
+    def _fail(self, error: Exception) -> None:
+        if not self.closed:
+            self._lane_error = error
+            self.close()
 
     def _end(self, forget: bool, timeout: float) -> None:
         with self._turn:

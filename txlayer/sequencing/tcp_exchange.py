@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from txlayer.errors import DecodeError
+from txlayer.errors import DecodeError, UsageError
 from txlayer.sequencing import tcp_frames
 from txlayer.sequencing.claims import Claim, Found
 from txlayer.sequencing.exchange import Letter, Listeners, Receive
@@ -115,9 +115,13 @@ class TcpExchange:
             return
         self._claims[claim.host] = claim
         if claim.address:
-            address = tcp_frames.addresses(claim.address)[0]
-            self._by_name[claim.name] = address
-            self._connect(address)
+            try:
+                address = tcp_frames.addresses(claim.address)[0]
+            except UsageError as exc:
+                _logger.warning("host %s cannot be reached by socket: %s", claim.name, exc)
+            else:
+                self._by_name[claim.name] = address
+                self._connect(address)
         self._found(claim)
 
     def _connect(self, address: Address) -> None:

@@ -134,7 +134,7 @@ def applied_checker(world: World) -> None:
 def sequence_checker(history: History) -> None:
     """Same events, same order, no gap, and nothing lost that its publisher handed over before it called."""
     by_tx: dict[TxId, tuple[str, ...]] = {}
-    for applied in history.applied:
+    for applied in [*history.applied, *history.followed]:
         known = by_tx.setdefault(applied.tx, applied.values)
         if known != applied.values:
             history.violation(f"different events: {applied.tx} {known} / {applied.values} at {applied.site}")
@@ -222,7 +222,7 @@ def local_checker(world: World) -> None:
             for outcome in call.outcomes:
                 told = outcome.tx is not None and outcome.called and outcome.tx.coordinator == coordinator
                 if told and _reads(world, site, call, ChainKind.CALLS) and _called_since(call, since):
-                    _must_have(history, site, outcome.tx, "durable local member")
+                    _must_have(history.applied, history, site, outcome.tx, "durable local member")
 
 
 def follower_checker(world: World) -> None:
@@ -232,8 +232,9 @@ def follower_checker(world: World) -> None:
     for (site, coordinator, kind), since in history.registered.items():
         if kind != ChainKind.COMMITS.value:
             continue
-        mine = [a.tx for a in history.applied if a.site == site and a.tx.coordinator == coordinator]
-        mine = [tx for tx in mine if _scope(world, site, tx) is Scope.FOLLOWER]
+        mine = [a.tx for a in history.followed if a.site == site and a.tx.coordinator == coordinator]
+        if len(set(mine)) != len(mine):
+            history.violation(f"follower {site} applied twice: {mine}")
         orders.setdefault(coordinator, []).append((site, mine))
         for tx in mine:
             if _final(history, tx) is None:
@@ -243,7 +244,7 @@ def follower_checker(world: World) -> None:
             if tx.coordinator != coordinator or call is None or _final(history, tx) is None:
                 continue
             if _reads(world, site, call, ChainKind.COMMITS) and _called_since(call, since):
-                _must_have(history, site, tx, "follower")
+                _must_have(history.followed, history, site, tx, "follower")
     for several in orders.values():
         _check_order(history, several)
 
@@ -256,8 +257,8 @@ def _check_order(history: History, several: list[tuple[str, list[TxId]]]) -> Non
                 history.violation(f"followers {site} and {other} disagree on the order")
 
 
-def _must_have(history: History, site: str, tx: TxId | None, what: str) -> None:
-    if not any(a.site == site and a.tx == tx for a in history.applied):
+def _must_have(applied: list[Applied], history: History, site: str, tx: TxId | None, what: str) -> None:
+    if not any(a.site == site and a.tx == tx for a in applied):
         history.violation(f"{what} {site} missed {tx}")
 
 
@@ -269,7 +270,7 @@ def _reads(world: World, site: str, call: CallSeen, kind: ChainKind) -> bool:
     if not has_locals(call.terms):
         return False
     taste = world.plan.tastes[site, call.terms.type]
-    return taste.durable if kind is ChainKind.CALLS else taste.scope is Scope.FOLLOWER
+    return kind in taste.chains()
 
 
 def visibility_checker(history: History) -> None:
@@ -281,7 +282,7 @@ def visibility_checker(history: History) -> None:
             history.violation(f"events of a private transaction were published: {tx}")
         if call.terms.visibility is Visibility.PUBLIC_ON_COMMIT and public and not local and final is None:
             history.violation(f"published on commit without a commit: {tx}")
-        applied = next((a.values for a in history.applied if a.tx == tx), ())
+        applied = next((a.values for a in [*history.applied, *history.followed] if a.tx == tx), ())
         if call.terms.visibility is Visibility.PRIVATE or final is None or not final or not applied:
             continue
         kinds = {item.payload.decode(): item.type for item in call.published}
@@ -292,15 +293,16 @@ def visibility_checker(history: History) -> None:
 
 def duplicate_checker(history: History) -> None:
     """No event of one caller counts twice at a site, under whatever transaction it was tried."""
-    counts: dict[tuple[str, str], int] = {}
-    for applied in history.applied:
-        if applied.undone is None and (applied.site, applied.tx) not in history.parked:
-            for value in applied.values:
-                where = (applied.site, value.split(":", 2)[2])
-                counts[where] = counts.get(where, 0) + 1
-    for (site, payload), count in counts.items():
-        if count > 1:
-            history.violation(f"{payload} counts {count} times at {site}")
+    for several in (history.applied, history.followed):
+        counts: dict[tuple[str, str], int] = {}
+        for applied in several:
+            if applied.undone is None and (applied.site, applied.tx) not in history.parked:
+                for value in applied.values:
+                    where = (applied.site, value.split(":", 2)[2])
+                    counts[where] = counts.get(where, 0) + 1
+        for (site, payload), count in counts.items():
+            if count > 1:
+                history.violation(f"{payload} counts {count} times at {site}")
     if len(set(history.notified)) != len(history.notified) and history.crashes == 0:
         history.violation("a listener was notified twice without a crash")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from txlayer import messages as m
@@ -44,6 +44,7 @@ from txlayer.runtime.write_ahead import WriteAhead
 from txlayer.security import Seal
 from txlayer.tokens import Keyring
 from txlayer.transactions.participant import Participant
+from txlayer.transactions.scope import chain_for
 from txlayer.transactions.seat import Bounds, Patience, Seat
 
 
@@ -87,6 +88,10 @@ class DirectSite:
             for effect in self.ahead.admit(role, effects):
                 self.perform(effect)
 
+    def subscribes(self) -> bool:
+        """Whether it wants to hear of transactions at all."""
+        return self.choice.scope is not Scope.NONE or bool(self.choice.reads)
+
     def take(self, event: Input) -> None:
         """One step, and whatever of it need not wait."""
         self.hub.steps += 1
@@ -120,11 +125,7 @@ class DirectSite:
             case CancelTimer():
                 hub.cancel(self.timers.pop(effect.key, None))
             case AskScope():
-                choice = self.choice
-                chosen = ScopeChosen(
-                    effect.tx, choice.scope, choice.identity, choice.compensatable, choice.one_phase, choice.durable
-                )
-                hub.queue.append((self.name, chosen, b""))
+                hub.queue.append((self.name, replace(self.choice, tx=effect.tx), b""))
             case Resolve():
                 hub.resolved(self, effect)
             case Answer():
@@ -161,11 +162,13 @@ class Hub:
         self, name: str, disk: Disk, seal: Seal, scope: Scope, finishers: tuple[str, ...] = (), **options: Any
     ) -> DirectSite:
         """A site that answers every census alike; with scope none it does not even subscribe."""
-        choice = ScopeChosen(TxId("", "", 0, ""), scope, **options)
+        kind = chain_for(scope, options.pop("durable", False))
+        reads = (kind,) if kind is not None else ()
+        choice = ScopeChosen(TxId("", "", 0, ""), Scope.NONE if reads else scope, reads=reads, **options)
         self.sites[name] = site = DirectSite(name, self, disk, seal, choice, Bounds(), finishers)
         for one in self.sites.values():
             for other in self.sites:
-                types = ("orders",) if self.sites[other].choice.scope is not Scope.NONE else ()
+                types = ("orders",) if self.sites[other].subscribes() else ()
                 one.take(_presence(self.sites[other], True, types))
         return site
 
@@ -186,7 +189,7 @@ class Hub:
     def publish(self, frame: bytes) -> None:
         """To every subscriber."""
         for name, site in self.sites.items():
-            if site.choice.scope is not Scope.NONE:
+            if site.subscribes():
                 self.queue.append((name, None, frame))
 
     def plan(self, site: DirectSite, effect: SetTimer) -> int:

@@ -11,6 +11,7 @@ from txlayer.messages import ChainKind, Numbered, Scope, Terms, TxId
 from txlayer.runtime.unit_work import Work
 from txlayer.simulation.history import Applied
 from txlayer.simulation.workload import LATER, confirm_helpers
+from txlayer.units import UNDO, chain_of, transaction_of, undo_of
 
 if TYPE_CHECKING:
     from txlayer.simulation.world import World
@@ -69,11 +70,13 @@ class Edges:
         """A resource committed a unit, or the unit that undoes it."""
         texts = tuple(str(value) for _, value in values)
         self.world.note(site, f"commits {tx} {texts}")
-        if not tx.nonce.endswith("~undo"):
-            self.world.history.applied.append(Applied(site, tx, self.world.clock.now, texts))
+        if not tx.nonce.endswith(UNDO):
+            history, follows = self.world.history, chain_of(tx) is ChainKind.COMMITS
+            applied = Applied(site, transaction_of(tx), self.world.clock.now, texts)
+            (history.followed if follows else history.applied).append(applied)
             return
         for applied in reversed(self.world.history.applied):
-            if applied.site == site and f"{applied.tx}~undo" == str(tx):
+            if applied.site == site and undo_of(applied.tx) == tx:
                 if applied.undone is not None:
                     self.world.history.violation(f"compensated twice: {tx} at {site}")
                 applied.undone = texts

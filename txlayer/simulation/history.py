@@ -48,6 +48,8 @@ class History:
     by_tx: dict[TxId, CallSeen] = field(default_factory=dict)
     other_published: dict[TxId, list[tuple[str, Item]]] = field(default_factory=dict)
     applied: list[Applied] = field(default_factory=list)
+    followed: list[Applied] = field(default_factory=list)
+    """The same of followers: a site may be one beside being a member, and applies a transaction as both."""
     scopes: dict[tuple[str, TxId], Scope] = field(default_factory=dict)
     decisions: dict[TxId, dict[tuple[bool, tuple[str, ...]], float]] = field(default_factory=dict)
     begun: dict[TxId, tuple[str, ...]] = field(default_factory=dict)

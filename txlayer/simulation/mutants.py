@@ -193,6 +193,7 @@ MUTANTS = (
     Mutant("a follower's position is not logged", (without(ChainReader, "_save", appends),), hint="follower"),
     Mutant("followers are not registered durably", (without(Chain, "on_follow", appends),), hint="follower"),
     Mutant("chain numbers start again after a crash", (instead(Chain, "recover", chain_number_again),), hint="follower"),
+    Mutant("a follower works in the unit of the member beside it", (instead(ChainReader, "_unit", lambda self, entry: entry.tx),), hint="follower beside a member"),
     Mutant("compensation in forward order", (instead(Compensation, "_undo_order", compensate_forward),), hint="compensation"),
     Mutant("compensation is forgotten", (instead(Compensation, "start", always([])),), hint="compensation"),
     Mutant("prepared work is forgotten at restart", (instead(SubscriberDesk, "resume", recover_early),), hint="two phases"),

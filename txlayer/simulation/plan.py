@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
-from txlayer.messages import Access, Item
+from txlayer.messages import Access, Item, Scope
 from txlayer.simulation import faults as fault_kinds
 from txlayer.simulation.faults import Faults
 from txlayer.simulation.history import CallSeen
@@ -56,6 +56,9 @@ def draw_plan(seed: int) -> Plan:
     members = {kind: [name for name in names if plan.tastes[name, kind].votes_by_name()] for kind in TYPES}
     for number in range(plan.transactions):
         plan.scripts.append(_draw_script(rng, names, members, number, plan.span))
+    for where, taste in plan.tastes.items():
+        if rng.random() < 0.15 and taste.scope is not Scope.FOLLOWER:
+            plan.tastes[where] = replace(taste, follows=True)
     return plan
 
 

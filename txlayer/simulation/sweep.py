@@ -23,6 +23,8 @@ ANONYMOUS = replace(PLAIN, identity=False)
 LOCAL = replace(PLAIN, scope=Scope.LOCAL)
 DURABLE = replace(LOCAL, durable=True)
 FOLLOWER = replace(PLAIN, scope=Scope.FOLLOWER)
+BESIDE = replace(PLAIN, follows=True)
+BESIDE_DURABLE = replace(DURABLE, follows=True)
 NOBODY = replace(PLAIN, scope=Scope.NONE)
 LISTENER = replace(PLAIN, scope=Scope.NON_TRANSACTIONAL)
 
@@ -77,6 +79,11 @@ CONFIGURATIONS = (
     Configuration("compensation", (PLAIN, UNDOABLE, UNDOABLE), terms_with(), abort=True),
     Configuration("one shot, compensation", (NOBODY, UNDOABLE, PLAIN), terms_with(one_shot=True, require=AT_LEAST_ONE)),
     Configuration("follower", (PLAIN, PLAIN, FOLLOWER, FOLLOWER), terms_with()),
+    Configuration("follower beside a member", (PLAIN, BESIDE, BESIDE), terms_with()),
+    Configuration(
+        "follower beside a member, refused", (PLAIN, BESIDE, PLAIN), terms_with(settle_for=AT_LEAST_ONE), refuser="s1"
+    ),
+    Configuration("follower beside a durable local", (NOBODY, PLAIN, BESIDE_DURABLE), terms_with(one_shot=True)),
     Configuration("durable local", (PLAIN, PLAIN, DURABLE), terms_with()),
     Configuration("durable local, one shot", (NOBODY, PLAIN, DURABLE), terms_with(one_shot=True)),
     Configuration("local by chance", (PLAIN, LOCAL, PLAIN), terms_with(), abort=True),

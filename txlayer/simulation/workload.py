@@ -38,7 +38,7 @@ from txlayer.messages import (
     Visibility,
 )
 from txlayer.simulation.history import CallSeen
-from txlayer.transactions.scope import one_shot_allowed
+from txlayer.transactions.scope import chain_for, one_shot_allowed
 
 if TYPE_CHECKING:
     from txlayer.simulation.world import World
@@ -59,23 +59,35 @@ class Taste:
     one_phase: bool
     durable: bool
     attempts: int
+    follows: bool = False
+    """Another subscriber of the site follows, beside this one."""
 
     def reads(self) -> ChainKind | None:
-        """Which chain such a site reads."""
-        if self.scope is Scope.FOLLOWER:
-            return ChainKind.COMMITS
-        return ChainKind.CALLS if self.durable else None
+        """Which chain brings transactions to such a subscriber."""
+        return chain_for(self.scope, self.durable)
+
+    def chains(self) -> tuple[ChainKind, ...]:
+        """Which chains such a site reads."""
+        beside = ChainKind.COMMITS if self.follows else None
+        return tuple(kind for kind in ChainKind if kind in (self.reads(), beside))
+
+    def answer(self, tx_type: TxType) -> Scope:
+        """Its answer to a census; in a local transaction nobody can be distributed or follow."""
+        if tx_type is TxType.LOCAL and self.scope in (Scope.DISTRIBUTED, Scope.FOLLOWER):
+            return Scope.LOCAL if self.scope is Scope.DISTRIBUTED else Scope.NONE
+        return self.scope
 
     def votes_by_name(self) -> bool:
         """Whether a condition can name such a site."""
         return self.scope is Scope.DISTRIBUTED and self.identity
 
     def choose(self, tx: TxId, tx_type: TxType) -> ScopeChosen:
-        """Its answer to a census; in a local transaction nobody can be distributed or follow."""
-        scope, durable = self.scope, self.durable
-        if tx_type is TxType.LOCAL and scope in (Scope.DISTRIBUTED, Scope.FOLLOWER):
-            scope, durable = Scope.LOCAL if scope is Scope.DISTRIBUTED else Scope.NONE, False
-        return ScopeChosen(tx, scope, self.identity, self.compensatable, self.one_phase, durable, self.attempts)
+        """The answer of its site."""
+        scope = Scope.NONE if self.reads() is not None else self.answer(tx_type)
+        chains = tuple(kind for kind in self.chains() if kind is ChainKind.CALLS or tx_type is TxType.DISTRIBUTED)
+        return ScopeChosen(
+            tx, scope, self.identity, self.compensatable, self.one_phase, self.attempts, reads=chains
+        )  # fmt: skip
 
 
 def draw_taste(rng: Random) -> Taste:

@@ -239,7 +239,7 @@ class World:
     def follow(self, node: Node) -> None:
         """Sites that follow, or are durable local members, read every coordinator, themselves from their first own."""
         for kind in ChainKind:
-            types = tuple(t for t in TYPES if self.plan.tastes[node.name, t].reads() is kind)
+            types = tuple(t for t in TYPES if kind in self.plan.tastes[node.name, t].chains())
             for other, peer in self.nodes.items():
                 anew = (node.name, other, kind.value) in self.history.stale
                 if types and (other != node.name or anew):

@@ -76,6 +76,13 @@ class Census:
             del self.joined[member]
         return member
 
+    def on_unsubscribed(self, site: str) -> None:
+        """A site that is there does not answer for this type any more. If it may have answered, it is counted on."""
+        named = any(join.identity == site for join in self.joined.values())
+        nameless = self.others or any(not join.identity for join in self.joined.values())
+        if self.present is not None and not named and not nameless:
+            self.present.pop(site, None)
+
     def failure(self) -> str:
         """Why the census is not fulfilled; empty if it is."""
         if self.crowded:

@@ -42,7 +42,7 @@ class Chain:
 
     def read_by_anyone(self) -> bool:
         """Whether entries are needed at all."""
-        return bool(self.readers)
+        return any(reading.types for reading in self.readers.values())
 
     def add(self, tx: m.TxId, terms: m.Terms, events: tuple[m.Numbered, ...]) -> Append:
         """The record of the next entry. Call `announce` for what to send once it is durable."""
@@ -65,10 +65,12 @@ class Chain:
         behind go on after what it missed.
         """
         known = self.readers.get(follow.reader)
+        if not follow.types:
+            return self._release(follow, known)
         if known is None and len(self.readers) >= self.seat.bounds.readers:
             full = f"{follow.reader}: more than {self.seat.bounds.readers} readers of {self.kind.value}"
             return [Surface("reader refused", None, f"{full}: raise bounds.readers")]
-        missed = known is None or max(known.upto, follow.upto) + 1 < self.low
+        missed = known is None or not known.types or max(known.upto, follow.upto) + 1 < self.low
         latest = known.registration if known is not None else 0
         if missed and (follow.upto >= 0 or follow.registration <= latest):
             return [self._stale(follow.reader, latest)]
@@ -89,10 +91,20 @@ class Chain:
         forget = self._forget()
         return [*effects, *forget, Send(follow.reader, followed), *self._push(follow.reader), self._timer()]
 
+    def _release(self, follow: m.Follow, known: Reading | None) -> list[Effect]:
+        """A reader wants nothing any more. Its last registration is kept: late copies of it do not bring it back."""
+        released = m.Followed(
+            self.seat.site, self.seat.incarnation, self.kind, follow.upto, follow.registration, follow.reader
+        )
+        if known is not None and not self._news(known, follow):
+            return [Send(follow.reader, released)] if not known.types else []
+        self.readers[follow.reader] = Reading((), follow.upto, follow.upto, 0, True, follow.registration)
+        return [self._register(follow.reader), *self._forget(), Send(follow.reader, released)]
+
     def on_ack(self, ack: m.ChainAck) -> list[Effect]:
         """A reader has applied everything up to a number that exists."""
         reading = self.readers.get(ack.reader)
-        if reading is None or not reading.upto < ack.upto < self.next:
+        if reading is None or not reading.types or not reading.upto < ack.upto < self.next:
             return []
         if reading.stale and ack.upto + 1 < self.low:
             return []
@@ -108,7 +120,7 @@ class Chain:
         effects: list[Effect] = []
         for name in sorted(self.readers):
             reading = self.readers[name]
-            if reading.upto + 1 >= self.next:
+            if reading.upto + 1 >= self.next or not reading.types:
                 continue
             reading.attempt += 1
             if reading.stale:
@@ -197,7 +209,7 @@ class Chain:
         position = Append(f"p/{self.kind.value}", ChainPosition(self.kind, self.low, self.next))
         for number in gone:
             self.entries.pop(number, None)
-        behind = self.entries or any(reading.stale for reading in self.readers.values())
+        behind = self.entries or any(reading.stale and reading.types for reading in self.readers.values())
         stop = [] if behind else [CancelTimer(("chain", self.kind, "retry"))]
         return [position, *(Drop(self._entry_key(number)) for number in gone), *stop]
 
@@ -205,6 +217,6 @@ class Chain:
         return f"e/{self.kind.value}/{number}"
 
     def _timer(self) -> SetTimer:
-        attempts = [r.attempt for r in self.readers.values() if r.upto + 1 < self.next]
+        attempts = [r.attempt for r in self.readers.values() if r.types and r.upto + 1 < self.next]
         pause = self.seat.patience.backoff(self.seat.patience.retry, min(attempts, default=0))
         return SetTimer(("chain", self.kind, "retry"), pause)

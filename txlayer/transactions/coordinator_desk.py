@@ -40,6 +40,7 @@ from txlayer.transactions.chain import Chain
 from txlayer.transactions.constraints import check_terms
 from txlayer.transactions.coordinated import Phase
 from txlayer.transactions.creations import Creations
+from txlayer.transactions.event_coordinator import size_of, size_of_terms
 from txlayer.transactions.forgotten import Forgotten
 from txlayer.transactions.seat import Seat
 from txlayer.transactions.tx_coordinator import TxCoordinator
@@ -87,7 +88,7 @@ class CoordinatorDesk:
             return self._step(known, lambda tx: tx.on_create_again(create))
         if not current:
             return self._reply(create.publisher, m.Hello(create.key, self.seat.site, self.seat.life))
-        if self.creations.ended(create):
+        if self.creations.ended(create) or self.forgotten.committed(create.key):
             return self._reply(create.publisher, self._of_forgotten_key(create.key, create.asked))
         refusal = self.creations.over_limit(create)
         if refusal:
@@ -120,7 +121,7 @@ class CoordinatorDesk:
             check_terms(create.terms)
         except UsageError as exc:
             return str(exc)
-        size = sum(len(item.payload) for item in create.items)
+        size = size_of_terms(create.terms) + sum(size_of(item, create.publisher) for item in create.items)
         if len(create.items) > self.seat.limits.events or size > self.seat.limits.bytes:
             return f"over {self.seat.limits.events} events or {self.seat.limits.bytes} bytes: raise limits"
         return ""
@@ -173,6 +174,10 @@ class CoordinatorDesk:
         """A timer of one transaction."""
         return self._step(tx, lambda coordinator: coordinator.on_timer(name, self._low()))
 
+    def on_not_sent(self, tx: TxId, reason: str) -> list[Batch]:
+        """A message of this coordinator is too large for the bus."""
+        return self._step(tx, lambda coordinator: coordinator.on_not_sent(reason))
+
     def on_settled(self, settled: Settled) -> list[Batch]:
         """The register has spoken about one of this site's transactions."""
         return self._step(settled.tx, lambda coordinator: coordinator.on_settled(settled.settlement))
@@ -191,12 +196,18 @@ class CoordinatorDesk:
         else:
             self.present.pop(change.site, None)
         if change.alive and (before is None or _same_life(change, before)):
-            return []
+            return self._on_types(change, before)
         lost = before if change.alive and before is not None else change
         batches: list[Batch] = []
         for tx in list(self.transactions):
             batches += self._step(tx, lambda coordinator: coordinator.on_presence_lost(lost, change.alive))
         return batches
+
+    def _on_types(self, now: PresenceChanged, before: PresenceChanged | None) -> list[Batch]:
+        """A site that goes on may have unsubscribed from types that it had."""
+        gone = set(before.types) - set(now.types) if before is not None else set()
+        waiting = [tx for tx, one in self.transactions.items() if gone and one.terms.type in gone]
+        return [batch for tx in waiting for batch in self._step(tx, lambda one: one.on_unsubscribed(now.site))]
 
     def _on_publisher(self, message: m.Submit | m.CommitRequest | m.Abort) -> list[Batch]:
         coordinator = self.transactions.get(message.tx)
@@ -221,9 +232,10 @@ class CoordinatorDesk:
 
     def _of_forgotten_key(self, key: str, asked: Asked) -> Outcome:
         """Of a forgotten commit that it is finished; of what never was that it aborted, as long as that is certain."""
-        number = self.forgotten.keys.get(key)
-        if number is not None:
-            return Outcome(self.seat.tx(number), key, Status.FINISHED, reason="finished and forgotten", answers=asked)
+        known = self.forgotten.keys.get(key)
+        if known is not None:
+            tx = self.seat.tx(known[0])
+            return Outcome(tx, key, Status.FINISHED, reason="finished and forgotten", answers=asked)
         status, reason = Status.ABORTED, "nothing is known under this key"
         if self.forgotten.keys_lost:
             status, reason = Status.UNKNOWN, f"{reason}: it did not commit, or that is forgotten"
@@ -291,7 +303,8 @@ class CoordinatorDesk:
         """Of a commit that ends: that it was one, in the log before its record is dropped."""
         if coordinator.phase is not Phase.ENDED or not coordinator.took_effect():
             return []
-        return [Append("x", self.forgotten.add(coordinator.tx.number, coordinator.key))]
+        committed = coordinator.outcome is not None and coordinator.outcome.status is Status.COMMITTED
+        return [Append("x", self.forgotten.add(coordinator.tx.number, coordinator.key, committed))]
 
     def _after(self, coordinator: TxCoordinator) -> list[Batch]:
         if coordinator.phase is Phase.ENDED:

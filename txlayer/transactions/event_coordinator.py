@@ -9,20 +9,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
+from txlayer.errors import UsageError
 from txlayer.messages import Access, Item, Numbered, Submit, Terms
 from txlayer.tokens import EMPTY_DIGEST, extend_digest
+
+_AROUND_ITEM, _AROUND_HEADER = 32, 8
+"""Bytes of a message around an event and around a header of it, at most: lengths, the number."""
+
+
+def size_of(item: Item, publisher: str) -> int:
+    """Bytes that an event takes in a message, which may hold all events of its transaction."""
+    headers = sum(_AROUND_HEADER + len(name.encode()) + len(value.encode()) for name, value in item.headers)
+    return _AROUND_ITEM + len(item.payload) + len(item.type.encode()) + len(publisher.encode()) + headers
+
+
+def size_of_terms(terms: Terms) -> int:
+    """Bytes that the attributes and whatever else was agreed take in a message."""
+    return len(msgspec.msgpack.encode(terms))
 
 
 @dataclass(slots=True)
 class Limits:
     """Bounds on what one transaction may hold. Over one of them is a refusal that names it.
 
+    `bytes`: events with their headers, and the transaction's own attributes: a message may have to hold them all.
     `ahead`: how far the events of one publisher may come before one that is missing; those beyond are said again.
     """
 
     events: int = 10_000
     bytes: int = 8 * 1024 * 1024
     ahead: int = 256
+
+
+def check_answer(attributes: tuple[tuple[str, str], ...], limits: Limits) -> None:
+    """Refuse what a member says of itself if no message could hold it."""
+    size = size_of(Item("", b"", attributes), "")
+    if size > limits.bytes:
+        raise UsageError(f"on_join answered with {size} bytes of attributes, at most {limits.bytes}: not taking part")
 
 
 @dataclass(slots=True)
@@ -40,6 +65,9 @@ class EventCoordinator:
     waiting: int = 0
     """Bytes in `early`."""
 
+    def __post_init__(self) -> None:
+        self.size = size_of_terms(self.terms)
+
     def may_publish(self, site: str) -> bool:
         """The initiator; with multi-publisher access everyone, or those whom the terms list."""
         if site == self.initiator:
@@ -56,11 +84,11 @@ class EventCoordinator:
         if not self._wanted(submit):
             return []
         self.early[publisher, submit.number] = submit.item
-        self.waiting += len(submit.item.payload)
+        self.waiting += size_of(submit.item, publisher)
         taken = []
         while (item := self.early.pop((publisher, self.upto(publisher) + 1), None)) is not None:
             self.accepted[publisher] = self.upto(publisher) + 1
-            self.waiting -= len(item.payload)
+            self.waiting -= size_of(item, publisher)
             taken.append(self._number(item, publisher))
         return taken
 
@@ -73,7 +101,7 @@ class EventCoordinator:
     def give_up(self, publisher: str) -> None:
         """An event of this publisher was refused: what waits behind it will not be taken."""
         for key in [key for key in self.early if key[0] == publisher]:
-            self.waiting -= len(self.early.pop(key).payload)
+            self.waiting -= size_of(self.early.pop(key), publisher)
 
     def take_all(self, items: tuple[Item, ...], publisher: str) -> None:
         """One shot: all events are known at the start."""
@@ -91,7 +119,7 @@ class EventCoordinator:
             return ""
         if len(self.events) + len(self.early) >= self.limits.events:
             return f"more than {self.limits.events} events in one transaction: raise limits.events"
-        if self.size + self.waiting + len(submit.item.payload) > self.limits.bytes:
+        if self.size + self.waiting + size_of(submit.item, submit.publisher) > self.limits.bytes:
             return f"more than {self.limits.bytes} bytes in one transaction: raise limits.bytes"
         return ""
 
@@ -103,5 +131,5 @@ class EventCoordinator:
         event = Numbered(len(self.events) + 1, item, publisher)
         self.events.append(event)
         self.digest = extend_digest(self.digest, event)
-        self.size += len(item.payload)
+        self.size += size_of(item, publisher)
         return event

@@ -44,7 +44,7 @@ from txlayer.messages import Hashes, Terms, TxId
 from txlayer.records import Intent, MemberDecided, VotedNo
 from txlayer.tokens import reveals
 from txlayer.transactions.compensation import Compensation
-from txlayer.transactions.seat import Seat
+from txlayer.transactions.seat import Seat, brief
 from txlayer.transactions.sequence import Sequence
 
 
@@ -218,7 +218,7 @@ class Executor:
         record = Intent(
             self.tx, self.terms, self.hashes, self.members, self.sequence.last or 0, self.sequence.digest,
             keep, self.delegated, self.choice.identity, self.sequence.events() if keep else (),
-            self.frames.get("begin", b""),
+            self.frames.get("begin", b""), self.choice.parts,
         )  # fmt: skip
         at_once = self.choice.compensatable or self.delegated
         work: Effect = CommitUnit(self.tx, keep, record.events) if at_once else PrepareUnit(self.tx)
@@ -237,9 +237,10 @@ class Executor:
 
     def _refuse(self, reason: str) -> list[Effect]:
         self.state = State.REFUSED
-        self.reason = reason
+        self.reason = reason = brief(reason)
         self.recorded = True
-        record = VotedNo(self.tx, self.terms.type, reason, self.delegated)
+        terms = self.terms if self.hashes.commit else None  # of a transaction that was forgotten only the type is known
+        record = VotedNo(self.tx, self.terms.type, reason, self.delegated, terms, self.choice.parts)
         undo = [FinishUnit(self.tx, False)] if self.started else []
         answer = self._delegated() if self.delegated else self._vote()
         return [Append(self._key(), record), *undo, answer, self._doubt_timer()]
@@ -297,7 +298,7 @@ class Executor:
         undoing = self.choice.compensatable and not commit
         record = MemberDecided(
             self.tx, self.terms.type, commit, frame, self.choice.compensatable,
-            self.sequence.events() if undoing else (),
+            self.sequence.events() if undoing else (), terms=self.terms, parts=self.choice.parts,
         )  # fmt: skip
         stop = [CancelTimer(("m", self.tx, name)) for name in TIMERS]
         return [Append(self._key(), record), *stop, *self._apply()]
@@ -329,7 +330,7 @@ class Executor:
         parked = self.compensation.parked
         record = MemberDecided(
             self.tx, self.terms.type, False, self.frames.get("decision", b""), True,
-            self.sequence.events() if parked else (), parked, undone=not parked,
+            self.sequence.events() if parked else (), parked, not parked, self.terms, self.choice.parts,
         )  # fmt: skip
         report = m.Compensated(self.tx, self.me(), parked)
         return [Append(self._key(), record), *effects, Send(self.tx.coordinator, report)]
@@ -341,7 +342,10 @@ class Executor:
         if self.compensation is None or not self.compensation.parked or commit:
             return []
         self.compensation.parked, self.compensation.done = False, True
-        record = MemberDecided(self.tx, self.terms.type, False, self.frames.get("decision", b""), True, undone=True)
+        record = MemberDecided(
+            self.tx, self.terms.type, False, self.frames.get("decision", b""), True, undone=True,
+            terms=self.terms, parts=self.choice.parts,
+        )  # fmt: skip
         return [Append(self._key(), record), Send(self.tx.coordinator, m.Compensated(self.tx, self.me()))]
 
     # Doubt
@@ -401,10 +405,10 @@ class Executor:
     @classmethod
     def recover(cls, seat: Seat, record: Intent | VotedNo | MemberDecided) -> Executor:
         """A member as the log remembers it."""
-        terms = record.terms if isinstance(record, Intent) else Terms(record.type)
+        terms = record.terms if isinstance(record, Intent) else record.terms or Terms(record.type)
         hashes = record.hashes if isinstance(record, Intent) else Hashes(b"", b"", b"", b"")
         compensatable = False if isinstance(record, VotedNo) else record.compensatable
-        choice = ScopeChosen(record.tx, m.Scope.DISTRIBUTED, compensatable=compensatable)
+        choice = ScopeChosen(record.tx, m.Scope.DISTRIBUTED, compensatable=compensatable, parts=record.parts)
         self = cls(seat, record.tx, terms, hashes, choice, Sequence(seat.limits.ahead), recorded=True)
         if isinstance(record, VotedNo):
             self.state, self.reason, self.delegated = State.REFUSED, record.reason, record.delegated
@@ -415,7 +419,7 @@ class Executor:
             self.state, self.members, self.delegated = State.PREPARING, record.members, record.delegated
             self.sequence.last, self.sequence.digest = record.last, record.digest
             self.choice = ScopeChosen(
-                record.tx, m.Scope.DISTRIBUTED, record.identity, compensatable, handler_attempts=1
+                record.tx, m.Scope.DISTRIBUTED, record.identity, compensatable, parts=record.parts
             )
             self.frames = {"begin": record.begin} if record.begin else {}
             return self

@@ -24,7 +24,8 @@ class Forgotten:
     upto: int = 0
     keyed: bool = False
     commits: Ranges = field(default_factory=Ranges)
-    keys: dict[str, int] = field(default_factory=dict)
+    keys: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    """The number, and whether it committed: if not, local members have kept it at their publisher's call."""
     keys_lost: bool = False
 
     @classmethod
@@ -39,20 +40,24 @@ class Forgotten:
         """Whether this transaction may have committed."""
         return number <= self.upto or number in self.commits
 
-    def add(self, number: int, key: str) -> Retired:
+    def committed(self, key: str) -> bool:
+        """Whether a transaction under this key is known to have committed: then it makes no other one."""
+        return self.keys.get(key, (0, False))[1]
+
+    def add(self, number: int, key: str, committed: bool = True) -> Retired:
         """A commit is forgotten: what the log has to remember before it is."""
         self.commits.add(number, number)
         if not key.startswith(NAMELESS):
-            self._keep(key, number)
+            self._keep(key, number, committed)
         if len(self.commits.lasts) > KEPT:
             self.upto = self.commits.lasts[0]
             self.commits.forget_below(self.upto + 1)
         return Retired(self.upto, self.keyed, self.commits.pairs())
 
-    def _keep(self, key: str, number: int) -> None:
+    def _keep(self, key: str, number: int, committed: bool) -> None:
         self.keyed = True
         self.keys.pop(key, None)
-        self.keys[key] = number
+        self.keys[key] = (number, committed)
         if len(self.keys) > KEYS:
             del self.keys[next(iter(self.keys))]
             self.keys_lost = True

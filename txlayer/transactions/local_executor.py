@@ -31,7 +31,7 @@ from txlayer.effects import (
     UnitCommitted,
     WholeApplied,
 )
-from txlayer.messages import Hashes, TxId
+from txlayer.messages import Hashes, Terms, TxId
 from txlayer.records import LocalIntent
 from txlayer.tokens import reveals
 from txlayer.transactions.seat import Seat
@@ -47,10 +47,11 @@ class LocalExecutor:
 
     seat: Seat
     tx: TxId
-    type: str
+    terms: Terms
     hashes: Hashes
     sequence: Sequence
     attempts: int = 1
+    parts: tuple[str, ...] = ()
     handler_attempt: int = 1
     running: bool = False
     started: bool = False
@@ -59,6 +60,11 @@ class LocalExecutor:
     recorded: bool = False
     doubts: int = 0
     events: tuple[m.Numbered, ...] = ()
+
+    @property
+    def type(self) -> str:
+        """Of the transaction."""
+        return self.terms.type
 
     def start(self, census: m.Census) -> list[Effect]:
         """Listen; in one shot, act."""
@@ -119,7 +125,7 @@ class LocalExecutor:
         if self.done:
             return []
         if name == "apply":
-            return [ApplyWhole(self.tx, self.events, self.doubts + 1, self.type)]
+            return [ApplyWhole(self.tx, self.events, self.doubts + 1)]
         if name == "gap":
             gap = self.sequence.gap()
             return self._ask_for(gap) if gap is not None else []
@@ -142,13 +148,14 @@ class LocalExecutor:
     def recover(cls, seat: Seat, record: LocalIntent) -> LocalExecutor:
         """A call that was logged; perhaps it was applied."""
         nothing = Hashes(b"", b"", b"", b"")
-        self = cls(seat, record.tx, record.type, nothing, Sequence(0), committing=True, recorded=True)
+        terms = record.terms or Terms(record.type)
+        self = cls(seat, record.tx, terms, nothing, Sequence(0), committing=True, recorded=True)
         self.events = record.events
         return self
 
     def resume(self) -> list[Effect]:
         """Apply it; the marker tells whether it was."""
-        return [ApplyWhole(self.tx, self.events, type=self.type)]
+        return [ApplyWhole(self.tx, self.events)]
 
     def _has_everything(self) -> bool:
         """The call and all events are here: a coordinator that has ended meanwhile cannot take them back."""
@@ -169,7 +176,7 @@ class LocalExecutor:
         if not self.sequence.intact():
             return [Surface("local member failed", self.tx, "not the events that were sent"), *self._give_up()]
         self.committing = self.recorded = True
-        intent = LocalIntent(self.tx, self.type, self.sequence.events())
+        intent = LocalIntent(self.tx, self.type, self.sequence.events(), self.terms, self.parts)
         return [Append(f"m/{self.tx}", intent), CommitUnit(self.tx)]
 
     def _ask_for(self, gap: tuple[int, int]) -> list[Effect]:

@@ -25,6 +25,7 @@ from txlayer.effects import (
     JoinCall,
     LeaveCall,
     MarkersFound,
+    NotSent,
     PresenceChanged,
     PublishCall,
     Received,
@@ -34,6 +35,7 @@ from txlayer.effects import (
     Send,
     Settled,
     TimerFired,
+    UnfollowCall,
     WaitLonger,
 )
 from txlayer.messages import AnyMessage, ChainKind, TxId
@@ -109,6 +111,8 @@ class Participant:
         match event:
             case Received():
                 return self._on_received(event.message, event.frame)
+            case NotSent():
+                return self._on_not_sent(event)
             case TimerFired():
                 return self._on_timer(event)
             case ScopeChosen():
@@ -124,6 +128,8 @@ class Participant:
                 return self.subscriber.on_markers(event)
             case FollowCall():
                 return self.subscriber.on_follow(event)
+            case UnfollowCall():
+                return self.subscriber.on_unfollow(event)
             case BeginCall():
                 return self._on_begin(event)
             case LeaveCall():
@@ -146,6 +152,15 @@ class Participant:
         if isinstance(message, _TO_PUBLISHER):
             return self._to_publisher(message)
         return batches + self.subscriber.on_message(message, frame)
+
+    def _on_not_sent(self, failed: NotSent) -> list[Batch]:
+        """Said again it would be as large: whose transaction it is ends it, and the caller hears why."""
+        message, tx = failed.message, getattr(failed.message, "tx", None)
+        if isinstance(message, m.Create | m.Submit):
+            call = message.key if isinstance(message, m.Create) else self.by_tx.get(message.tx, "")
+            publisher = self.publishers.get(call)
+            return self._publish(publisher, publisher.on_not_sent(failed.reason)) if publisher is not None else []
+        return self.coordinator.on_not_sent(tx, failed.reason) if tx is not None else []
 
     def _on_finish_asked(self, question: m.InDoubt) -> list[Batch]:
         gone = question.tx.coordinator not in self.coordinator.present
@@ -240,6 +255,14 @@ class Participant:
         if not calls and isinstance(message, m.Outcome) and tx in self.confirmed:
             assert tx is not None
             return [(("p", tx), [Send(tx.coordinator, m.Confirm(tx, self.seat.site))])]
+        if (
+            not calls
+            and isinstance(message, m.Created)
+            and message.answers[:2] == (self.seat.incarnation, self.seat.life)
+        ):
+            # Its caller gave up before it was open.
+            gone = m.Abort(message.tx, self.seat.site, "its publisher gave up waiting for the coordinator")
+            return [(("p", message.tx), [Send(message.tx.coordinator, gone)])]
         for call in calls:
             publisher = self.publishers[call]
             if said_by(message) != publisher.coordinator:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from txlayer import messages as m
 from txlayer.effects import CancelTimer, Effect, Opened, Resolve, Send, SetTimer, Surface
 from txlayer.messages import NOBODY, Asked, Item, Outcome, Status, Terms, TxId
-from txlayer.transactions.seat import Seat
+from txlayer.transactions.seat import Seat, brief
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Publisher:
         """Give it up."""
         if self.outcome is not None and self.outcome.final:
             return [Resolve(self.call, self.outcome)]
-        self.ending, self.reason = "abort", reason
+        self.ending, self.reason = "abort", brief(reason)
         return self._say(*self._pending())
 
     def ask(self, within: float) -> list[Effect]:
@@ -120,6 +120,12 @@ class Publisher:
             return []
         self.coordinator_life = hello.life
         return self._say(self._create())
+
+    def on_not_sent(self, reason: str) -> list[Effect]:
+        """What it has to say is too large for the bus: nothing of it may commit."""
+        if self.terms is not None and self.tx is not None:
+            return self.abort(reason)
+        return self.on_refused(m.Refused(self.call, self.tx, reason, self.coordinator, self._asked()))
 
     def on_accepted(self, accepted: m.Accepted) -> list[Effect]:
         """Events are in the transaction. After a join, those of an earlier time are counted on."""

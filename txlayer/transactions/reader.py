@@ -3,7 +3,7 @@
 It asks to be registered until it is answered, applies entries in the order of their numbers and one at a time, makes
 its position durable and acknowledges the prefix that it has applied. The marker that the resource keeps in the same
 transaction as the work tells after a crash whether the next entry was applied already. Aborts are none of its
-business: an entry exists or does not.
+business: an entry exists or does not. It is applied in a unit of its own, whatever else the site is in the transaction.
 """
 
 from __future__ import annotations
@@ -11,10 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from txlayer import messages as m
-from txlayer.effects import Append, ApplyWhole, CancelTimer, Effect, ForgetMarker, Send, SetTimer, Surface, WholeApplied
+from txlayer.effects import (
+    Append,
+    ApplyWhole,
+    CancelTimer,
+    Drop,
+    Effect,
+    ForgetMarker,
+    Send,
+    SetTimer,
+    Surface,
+    WholeApplied,
+)
 from txlayer.messages import ChainKind, TxId
 from txlayer.records import Cursor
 from txlayer.transactions.seat import Seat
+from txlayer.units import entry_of, transaction_of
 
 
 @dataclass(slots=True)
@@ -30,9 +42,12 @@ class ChainReader:
     stale: bool = False
     buffer: dict[int, m.Commit] = field(default_factory=dict)
     applying: TxId | None = None
+    """The unit of the next entry."""
     attempt: int = 0
     registration: int = 1
     asked: int = 0
+    released: bool = False
+    """The coordinator knows that nothing is read here any more."""
 
     def start(self) -> list[Effect]:
         """Ask to be registered; what the log says of an earlier time is kept."""
@@ -41,10 +56,13 @@ class ChainReader:
 
     def resume(self) -> list[Effect]:
         """After a restart: say where to go on, or again that it cannot: a crash may have come before that was heard."""
-        return [self._tell_stale()] if self.stale else self._ask()
+        return [self._tell_stale()] if self.stale and self.types else self._ask()
 
     def on_followed(self, followed: m.Followed) -> list[Effect]:
         """Registered. Where a later registration is known this site has lost its log: it asks under the next number."""
+        if not self.types:
+            self.released = followed.registration >= self.registration
+            return []
         if self.upto < 0 and followed.registration != self.registration:
             return self._ask_above(followed.registration)
         stop: list[Effect] = [CancelTimer(("reader", self.key(), "ask"))]
@@ -52,6 +70,22 @@ class ChainReader:
             return stop
         self.upto = followed.upto
         return [*stop, *self._save(), *self._apply_next()]
+
+    def give_back(self, types: tuple[str, ...]) -> list[Effect]:
+        """Read less; nothing at all of a chain without types. What is being applied is finished."""
+        left = tuple(name for name in self.types if name not in types)
+        if left == self.types:
+            return []
+        self.types = left
+        self.registration += 1
+        return self.start()
+
+    def given_back(self) -> list[Effect]:
+        """How it is forgotten, once nothing is read and its coordinator knows."""
+        if not self.released or self.applying is not None:
+            return []
+        stop = [CancelTimer(("reader", self.key(), name)) for name in ("ask", "apply")]
+        return [Drop(f"k/{'/'.join(self.key())}"), *stop]
 
     def on_commit(self, commit: m.Commit) -> list[Effect]:
         """An entry; applied when everything before it is."""
@@ -70,7 +104,8 @@ class ChainReader:
         if not done.ok:
             self.attempt += 1
             pause = self.seat.patience.backoff(self.seat.patience.retry, self.attempt)
-            return [Surface("entry failed", done.tx, done.reason), SetTimer(("reader", self.key(), "apply"), pause)]
+            failed = Surface("entry failed", transaction_of(done.tx), done.reason)
+            return [failed, SetTimer(("reader", self.key(), "apply"), pause)]
         self.applying = None
         self.attempt = 0
         return [*self._advance(), ForgetMarker(done.tx), self._ack(), *self._apply_next()]
@@ -108,17 +143,21 @@ class ChainReader:
     def _apply_next(self) -> list[Effect]:
         effects: list[Effect] = []
         while self.applying is None and (entry := self.buffer.get(self.upto + 1)) is not None:
-            if entry.tx is None:
+            if entry.tx is None or entry.terms is None or entry.terms.type not in self.types:
                 effects += [*self._advance(), self._ack()]
                 continue
-            self.applying = entry.tx
+            self.applying = self._unit(entry)
             effects.append(self._apply(entry))
         return effects
 
     def _apply(self, entry: m.Commit) -> ApplyWhole:
-        assert entry.tx is not None
         assert entry.terms is not None, "an entry with a transaction has its terms"
-        return ApplyWhole(entry.tx, entry.events, self.attempt + 1, entry.terms.type)
+        return ApplyWhole(self._unit(entry), entry.events, self.attempt + 1, entry.terms)
+
+    def _unit(self, entry: m.Commit) -> TxId:
+        """Not that of the transaction: this site may be a member of it too."""
+        assert entry.tx is not None
+        return entry_of(entry.tx, self.kind)
 
     def _advance(self) -> list[Effect]:
         self.buffer.pop(self.upto + 1, None)

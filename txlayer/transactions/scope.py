@@ -7,7 +7,7 @@ weak a scope for the limit becomes none, as in the table; what figure 4-I has no
 from __future__ import annotations
 
 from txlayer.errors import UsageError
-from txlayer.messages import Limit, Scope, Terms, TxType
+from txlayer.messages import ChainKind, Limit, Scope, Terms, TxType
 
 _RANK = {Scope.NONE: 0, Scope.NON_TRANSACTIONAL: 1, Scope.LOCAL: 2, Scope.FOLLOWER: 2, Scope.DISTRIBUTED: 3}
 _FLOOR = {Limit.NONE: 1, Limit.LOCAL: 2, Limit.DISTRIBUTED: 3}
@@ -27,6 +27,13 @@ def granted(requested: Scope, tx_type: TxType, limit: Limit) -> Scope:
     if requested is Scope.FOLLOWER and tx_type is TxType.LOCAL:
         raise UsageError("a local transaction has no decision to follow: use scope local, durable")
     return requested if _RANK[requested] >= _FLOOR[limit] else Scope.NONE
+
+
+def chain_for(scope: Scope, durable: bool) -> ChainKind | None:
+    """The chain that brings transactions to a subscriber of this scope; None if it hears of them as they happen."""
+    if scope is Scope.FOLLOWER:
+        return ChainKind.COMMITS
+    return ChainKind.CALLS if scope is Scope.LOCAL and durable else None
 
 
 def has_locals(terms: Terms) -> bool:

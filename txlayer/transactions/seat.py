@@ -8,6 +8,13 @@ from txlayer.messages import TxId
 from txlayer.tokens import Keyring
 from txlayer.transactions.event_coordinator import Limits
 
+_MOST_LETTERS = 500
+
+
+def brief(reason: str) -> str:
+    """A reason as it travels: the text of an exception may be longer than any message."""
+    return reason if len(reason) <= _MOST_LETTERS else f"{reason[: _MOST_LETTERS - 3]}..."
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:

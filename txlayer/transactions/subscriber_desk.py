@@ -24,6 +24,7 @@ from txlayer.effects import (
     Send,
     SetTimer,
     Surface,
+    UnfollowCall,
     UnitCommitted,
     UnitFinished,
     UnitInspected,
@@ -34,6 +35,7 @@ from txlayer.effects import AskScope as AskScopeEffect
 from txlayer.errors import UsageError
 from txlayer.messages import AnyMessage, ChainKind, Hashes, Scope, Terms, TxId, TxType
 from txlayer.records import Cursor, Intent, LocalIntent, MemberDecided, PeerMark, VotedNo
+from txlayer.transactions.event_coordinator import check_answer
 from txlayer.transactions.executor import Executor, State
 from txlayer.transactions.local_executor import Listener, LocalExecutor
 from txlayer.transactions.marks import Marks, Peer
@@ -41,6 +43,7 @@ from txlayer.transactions.reader import ChainReader
 from txlayer.transactions.scope import granted
 from txlayer.transactions.seat import Seat
 from txlayer.transactions.sequence import Sequence
+from txlayer.units import chain_of
 
 Batch = tuple[Role, list[Effect]]
 Member = Executor | LocalExecutor | Listener
@@ -65,7 +68,6 @@ class SubscriberDesk:
     """What arrives of a transaction while the application still chooses its scope; as if the bus were slower."""
     marks: Marks = field(default_factory=Marks)
     readers: dict[tuple[str, str, str], ChainReader] = field(default_factory=dict)
-    reading: dict[str, ChainKind] = field(default_factory=dict)
     waiting_for_marks: bool = False
     room_low: bool = False
 
@@ -84,9 +86,6 @@ class SubscriberDesk:
             return [*batches, (("m", tx), again)]
         if self.marks.finished(tx) or tx in self.asked:
             return batches
-        kind = self.reading.get(census.terms.type)
-        if kind is not None:
-            return [*batches, *self._follow(tx, kind), (("m", tx), self._decline(census))]
         # What is left on an almost full disk is for transactions that this site has voted on.
         if self.room_low or tx in self.declined:
             return [*batches, (("m", tx), self._decline(census))]
@@ -121,28 +120,30 @@ class SubscriberDesk:
         role: Role = ("m", choice.tx)
         try:
             scope = granted(choice.scope, census.terms.tx_type, census.terms.limit)
+            check_answer(choice.attributes, self.seat.limits)
         except UsageError as exc:
             return [(role, [Surface("usage error", choice.tx, str(exc)), *self._decline(census)])]
+        follow = [batch for kind in choice.reads for batch in self._follow(census, kind)]
+        return [*follow, *self._as_member(census, choice, scope)]
+
+    def _as_member(self, census: m.Census, choice: ScopeChosen, scope: Scope) -> list[Batch]:
+        role: Role = ("m", choice.tx)
         if scope is Scope.DISTRIBUTED:
             sequence = Sequence(self.seat.limits.ahead)
             executor = Executor(self.seat, choice.tx, census.terms, census.hashes, choice, sequence)
             self._add(choice.tx, executor)
             return [(role, executor.join(census)), *self._watch_marks()]
-        if scope is Scope.FOLLOWER or (scope is Scope.LOCAL and choice.durable):
-            kind = ChainKind.COMMITS if scope is Scope.FOLLOWER else ChainKind.CALLS
-            self.reading[census.terms.type] = kind
-            return [*self._follow(choice.tx, kind), (role, self._decline(census))]
         return [(role, [*self._decline(census), *self._listen(census, choice, scope)]), *self._watch_marks()]
 
     def _listen(self, census: m.Census, choice: ScopeChosen, scope: Scope) -> list[Effect]:
         if scope is Scope.LOCAL:
             local = LocalExecutor(
-                self.seat, census.tx, census.terms.type, census.hashes, Sequence(self.seat.limits.ahead),
-                choice.handler_attempts,
+                self.seat, census.tx, census.terms, census.hashes, Sequence(self.seat.limits.ahead),
+                choice.handler_attempts, choice.parts,
             )  # fmt: skip
             self._add(census.tx, local)
             return local.start(census)
-        if scope is Scope.NONE:
+        if scope is not Scope.NON_TRANSACTIONAL:
             return []
         listener = Listener(census.tx, census.terms.type)
         self._add(census.tx, listener)
@@ -271,7 +272,7 @@ class SubscriberDesk:
             for key in sorted(self.readers):
                 reader = self.readers[key]
                 if reader.applying == done.tx:
-                    return [(("reader", key), reader.on_applied(done))]
+                    return self._without(key, reader.on_applied(done))
         if isinstance(member, Executor):
             return [(("m", done.tx), self._executor_work(member, done)), *self._watch_marks()]
         if isinstance(member, LocalExecutor):
@@ -317,31 +318,43 @@ class SubscriberDesk:
 
     def on_follow(self, call: FollowCall) -> list[Batch]:
         """The application wants to read a chain of this coordinator."""
-        for event_type in call.types:
-            self.reading[event_type] = call.kind
         key = (call.coordinator, call.incarnation, call.kind.value)
         known = self.readers.get(key)
-        if known is not None and not call.anew:
-            if set(call.types) <= set(known.types):
+        types = tuple(sorted({*(known.types if known is not None else ()), *call.types}))
+        if not types:
+            return []
+        if known is not None and known.types and not call.anew:
+            if types == known.types:
                 return []
-            known.types = tuple(sorted({*known.types, *call.types}))
+            known.types = types
             known.registration += 1
             return [(("reader", key), known.start())]
         if known is None and len(self.readers) >= self.seat.bounds.peers:
             full = f"more than {self.seat.bounds.peers} chains are read: raise bounds.peers"
             return [(("reader", key), [Surface("chain ignored", None, full)])]
-        self.readers[key] = reader = ChainReader(self.seat, call.coordinator, call.incarnation, call.kind, call.types)
+        self.readers[key] = reader = ChainReader(self.seat, call.coordinator, call.incarnation, call.kind, types)
         reader.registration = known.registration + 1 if known is not None else 1
         return [(("reader", key), reader.start())]
+
+    def on_unfollow(self, call: UnfollowCall) -> list[Batch]:
+        """The application does not read these types any more: coordinators need not keep them for this site."""
+        readers = [(key, self.readers[key]) for key in sorted(self.readers)]
+        return [(("reader", key), reader.give_back(call.types)) for key, reader in readers]
+
+    def _without(self, key: tuple[str, str, str], effects: list[Effect]) -> list[Batch]:
+        """What a reader does; one that has given everything back is forgotten."""
+        forget = self.readers[key].given_back()
+        if forget:
+            del self.readers[key]
+        return [(("reader", key), [*effects, *forget])]
 
     def on_reader_timer(self, key: tuple[str, str, str], name: str) -> list[Batch]:
         """A timer of one chain."""
         reader = self.readers.get(key)
         return [(("reader", key), reader.on_timer(name))] if reader is not None else []
 
-    def _follow(self, tx: TxId, kind: ChainKind) -> list[Batch]:
-        types = tuple(sorted(name for name, of in self.reading.items() if of is kind))
-        return self.on_follow(FollowCall(tx.coordinator, tx.incarnation, kind, types))
+    def _follow(self, census: m.Census, kind: ChainKind) -> list[Batch]:
+        return self.on_follow(FollowCall(census.tx.coordinator, census.tx.incarnation, kind, (census.terms.type,)))
 
     def _on_chain(self, message: m.Followed | m.Commit | m.Stale) -> list[Batch]:
         key = (message.coordinator, message.incarnation, message.kind.value)
@@ -350,7 +363,7 @@ class SubscriberDesk:
             return []
         match message:
             case m.Followed():
-                return [(("reader", key), reader.on_followed(message))]
+                return self._without(key, reader.on_followed(message))
             case m.Commit():
                 return [(("reader", key), reader.on_commit(message))]
             case m.Stale():
@@ -455,8 +468,6 @@ class SubscriberDesk:
                     registration=record.registration,
                 )
                 self.readers[reader.key()] = reader
-                for event_type in record.types:
-                    self.reading[event_type] = record.kind
             case _:
                 return False
         return True
@@ -475,13 +486,14 @@ class SubscriberDesk:
 
     def on_markers(self, found: MarkersFound) -> list[Batch]:
         """Markers that no record stands behind are leftovers of a crash while forgetting."""
-        reading = {entry for entry in self.readers if not self.readers[entry].stale}
-        chains = {(coordinator, incarnation) for coordinator, incarnation, _ in reading}
-        return [
-            (("m", tx), [ForgetMarker(tx)])
-            for tx in found.txs
-            if self._member(tx) is None and (tx.coordinator, tx.incarnation) not in chains
-        ]
+        return [(("m", unit), [ForgetMarker(unit)]) for unit in found.txs if not self._needs_marker(unit)]
+
+    def _needs_marker(self, unit: TxId) -> bool:
+        kind = chain_of(unit)
+        if kind is None:
+            return self._member(unit) is not None
+        reader = self.readers.get((unit.coordinator, unit.incarnation, kind.value))
+        return reader is not None and not reader.stale
 
     # Bookkeeping
 

@@ -19,6 +19,7 @@ from txlayer.effects import (
     PublishPlain,
     Send,
     Settle,
+    Surface,
 )
 from txlayer.messages import AnyMessage, Status, Terms, TxId, TxType, Visibility
 from txlayer.records import Decided, DelegationOpened, Settlement, Settling
@@ -156,6 +157,12 @@ class TxCoordinator(Voting):
         if self.outcome is not None and (self.called or self.phase is not Phase.ABORTED):
             return [Send(abort.publisher, self.outcome)]
         return self._withdraw(abort.reason or "aborted by its publisher", abort.publisher)
+
+    def on_not_sent(self, reason: str) -> list[Effect]:
+        """What members have to hear is too large for the bus: an abort is not."""
+        if self.phase in UNDECIDED:
+            return self._withdraw(reason, self.seat.site)
+        return [Surface("not sent", self.tx, reason)]
 
     def on_extend(self, extend: m.ExtendDeadline) -> list[Effect]:
         """The publisher waits longer for votes."""

@@ -123,6 +123,13 @@ class Voting(Coordinated):
             ruling = self.ballot.ruling()
         return self._rule(ruling) if ruling is not None else []
 
+    def on_unsubscribed(self, site: str) -> list[Effect]:
+        """A site takes part in no more transactions of this type; where it has joined it stays a member."""
+        if self.phase is not Phase.CENSUS:
+            return []
+        self.census.on_unsubscribed(site)
+        return self._close_census() if self.census.complete() else []
+
     def _on_left_census(self, site: str, back: bool) -> list[Effect]:
         member = self.census.on_left(site, gone=not back)
         if member is not None:

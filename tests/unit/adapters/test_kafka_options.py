@@ -41,6 +41,22 @@ def test_tls_and_sasl_reach_every_client() -> None:
         assert (client["ssl.certificate.location"], client["ssl.key.location"]) == ("/c.pem", "/k.pem")
 
 
+@pytest.mark.parametrize("option", ["ca=/ca.pem", "cert=/c.pem", "key=/k.pem", "ssl.ca.location=/ca.pem"])
+def test_options_of_tls_without_tls_are_refused_before_credentials_go_in_clear(option: str) -> None:
+    with pytest.raises(UsageError, match=r"would not be encrypted; add tls=1"):
+        read(f"kafka://me:pw@b?{option}")
+    with pytest.raises(UsageError, match=r"tls.* would not be encrypted; security\.protocol is plaintext"):
+        read(f"kafka://b?tls=1&{option}&security.protocol=plaintext")
+    settings, _ = read(f"kafka://b?{option}&security.protocol=sasl_ssl")
+    assert settings.admin()["security.protocol"] == "sasl_ssl"
+
+
+def test_a_login_added_to_encrypted_settings_leaves_them_encrypted() -> None:
+    own = {"bootstrap.servers": "b", "security.protocol": "ssl", "ssl.ca.location": "/ca.pem"}
+    settings, _ = read_target(own, {"sasl": "PLAIN"})
+    assert settings.admin()["security.protocol"] == "SASL_SSL"
+
+
 def test_any_setting_of_the_client_can_be_given_by_url_or_config() -> None:
     settings, _ = read("kafka://b?linger.ms=7", config={"fetch.wait.max.ms": 3})
     assert settings.producer(1024, 1000)["linger.ms"] == "7"

@@ -378,7 +378,7 @@ def test_a_newer_holder_of_the_rank_fences_this_one() -> None:
 
 
 def test_a_topic_that_another_host_claims_by_name_is_refused() -> None:
-    a = with_topics("a.x")
+    a = host()
     a.step(fx.Claimed(3, "c", 1, "log-c", ("a.x",)), 0.0)
     assert "belongs to host c" in sent(a.step(create(1), 0.0), Refused)[0].reason
 
@@ -444,3 +444,74 @@ def test_numbers_skipped_by_a_restart_without_durable_tickets_are_in_doubt() -> 
 def test_a_host_with_its_limit_of_topics_refuses_another() -> None:
     a = with_topics("a.x", topics=1)
     assert "its limit" in sent(a.step(create(1, topic="a.y"), 0.0), Refused)[0].reason
+
+
+def voided_long_ago(disk: dict[str, AnyRecord], **config: object) -> Host:
+    """A host that has voided number 1 of a.x, given number 2, and forgotten the tickets of both."""
+    a = host(lease=10.0, retention=60.0, block=10, **config)
+    durable(a.step(create(1), 0.0), disk)
+    durable(a.step(fx.Tick(), 10.0), disk)
+    durable(a.step(create(1, publisher="q"), 11.0), disk)
+    durable(a.step(Published("q", "a.x", 1, 2, 1), 11.0), disk)
+    for now in (25.0, 85.0, 200.0):
+        durable(a.step(fx.Tick(), now), disk)
+    assert not a.state.topics["a.x"].by_first
+    return a
+
+
+@pytest.mark.parametrize("durable_tickets", [False, True])
+def test_a_void_number_is_never_acknowledged_however_late_it_is_confirmed(durable_tickets: bool) -> None:
+    disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
+    a = voided_long_ago(disk, durable_tickets=durable_tickets)
+    again, _ = restarted(disk, block=10, durable_tickets=durable_tickets)
+    for late in (a, again):
+        answers = late.step(Published("p", "a.x", 1, 1, 1), 300.0)
+        assert [voided.first for voided in sent(answers, Voided)] == [1]
+        assert sent(answers, Acknowledged) == []
+        assert sent(late.step(Published("q", "a.x", 1, 2, 1), 300.0), Acknowledged)
+
+
+def test_a_void_is_durable_before_it_is_said() -> None:
+    a = host(lease=10.0)
+    a.step(create(1), 0.0)
+    kinds = [type(effect) for effect in a.step(fx.Tick(), 10.0)]
+    assert kinds.index(fx.Persist) < kinds.index(fx.Publish)
+
+
+def test_of_voids_that_were_forgotten_the_host_says_that_it_does_not_know() -> None:
+    disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
+    a = host(lease=10.0, retention=60.0, voids=1)
+    for seq in (1, 2):
+        durable(a.step(create(seq), 0.0), disk)
+    durable(a.step(fx.Tick(), 10.0), disk)
+    durable(a.step(fx.Tick(), 100.0), disk)
+    assert [key for key in disk if key.startswith("void/")] == ["void/0/2"]
+    again, _ = restarted(disk, voids=1)
+    for late in (a, again):
+        (refused,) = sent(late.step(Published("p", "a.x", 1, 1, 1), 200.0), Refused)
+        assert (refused.number, "no longer known" in refused.reason) == (1, True)
+        assert sent(late.step(Published("p", "a.x", 2, 2, 1), 200.0), Voided)
+
+
+def test_a_second_number_of_a_request_is_voided_as_soon_as_the_first_is_confirmed() -> None:
+    disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
+    durable(host(block=10).step(create(1), 0.0), disk)
+    again, _ = restarted(disk, block=10, lease=5.0)
+    assert numbers(again.step(create(1), 100.0)) == [12]
+    effects = again.step(Published("p", "a.x", 1, 1, 1), 100.1)
+    assert [(void.first, void.last) for void in published(effects, Void)] == [(12, 12)]
+    assert sent(effects, Acknowledged)
+
+
+def test_a_tick_at_the_end_of_a_retention_ends_it_however_the_times_are_rounded() -> None:
+    for now in (turn * 0.037 for turn in range(2000)):
+        a = host(lease=0.8, retention=0.05)
+        a.step(create(1), now)
+        a.step(Published("p", "a.x", 1, 1, 1), now)
+        a.step(fx.Tick(), now)
+        due = a.next_deadline()
+        while due is not None:
+            a.step(fx.Tick(), due)
+            later = a.next_deadline()
+            assert later is None or later > due
+            due = later

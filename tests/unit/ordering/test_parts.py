@@ -17,13 +17,16 @@ from txlayer.ordering.timestamp import Stamp, fault_in, host_of, place_of, rank_
 from txlayer.ranges import Ranges
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "remove"]), st.integers(0, 30), st.integers(0, 5))))
+@given(st.lists(st.tuples(st.sampled_from(["add", "remove", "cut"]), st.integers(0, 30), st.integers(0, 5))))
 def test_ranges_are_a_set_of_numbers(steps: list[tuple[str, int, int]]) -> None:
     ranges, model = Ranges(), set[int]()
     for step, first, more in steps:
         if step == "add":
             ranges.add(first, first + more)
             model |= set(range(first, first + more + 1))
+        elif step == "cut":
+            ranges.cut(first, first + more)
+            model -= set(range(first, first + more + 1))
         else:
             assert ranges.remove(first) == (first in model)
             model.discard(first)
@@ -54,6 +57,17 @@ def test_a_later_deadline_replaces_the_earlier_one() -> None:
     times.set("x", 3.0)
     times.arm("x", 2.0)
     assert (times.next(), times.due(2.0), times.due(3.0), times.next()) == (3.0, [], ["x"], None)
+
+
+def test_deadlines_that_are_set_again_and_again_take_no_more_room() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for now in range(40_000):
+        deadlines.set("near", float(now + 60))
+        deadlines.set("far", float(now + 604_800))
+        assert deadlines.due(float(now)) == []
+    assert len(deadlines.heap) < 200
+    assert deadlines.due(40_059.0) == ["near"]
+    assert deadlines.next() == 644_799.0
 
 
 def test_the_most_specific_claim_owns_a_topic_and_the_newer_epoch_wins() -> None:

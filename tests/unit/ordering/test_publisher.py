@@ -197,3 +197,67 @@ def test_what_a_restarted_host_has_voided_is_published_again() -> None:
     answer = stamped(9, create.seq, generation=create.generation, epoch=2)
     (event,) = published(p.step(answer, 1.2), Event)
     assert (event.serial, event.payload, event.again) == (1, b"1", True)
+
+
+def released(p: Publisher, deadline: float) -> None:
+    p.step(fx.Offer("a.x", b"1", deadline=deadline), 0.0)
+    p.step(stamped(1, 1), 0.1)
+
+
+def ticks(p: Publisher, *times: float) -> list[fx.Failed]:
+    return [failed for now in times for failed in of(p.step(fx.Tick(), now), fx.Failed)]
+
+
+def test_an_event_on_the_bus_that_is_not_acknowledged_by_its_deadline_is_in_doubt_and_told_once() -> None:
+    p = publisher()
+    released(p, deadline=2.0)
+    (failed,) = ticks(p, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
+    assert (failed.serial, failed.unknown) == (1, True)
+    assert "on the bus" in failed.reason
+
+
+def test_an_event_in_doubt_is_still_confirmed_and_nothing_more_is_said_of_it() -> None:
+    p = publisher()
+    released(p, deadline=2.0)
+    assert ticks(p, 2.0)
+    assert sent(p.step(fx.Handed("a.x", 1), 3.0), Published) == [Published("p", "a.x", 1, 1, 1)]
+    assert of(p.step(Acknowledged("a.x", 1, 1, 1), 3.1), fx.Accepted) == []
+    assert p.buffered == 0
+
+
+def test_an_event_in_doubt_is_not_published_again_after_a_void() -> None:
+    p = publisher()
+    released(p, deadline=2.0)
+    assert ticks(p, 2.0)
+    assert sent(p.step(Voided("a.x", 1, 1, 1, 1), 3.0), Create) == []
+    assert p.buffered == 0
+
+
+def test_an_event_whose_number_was_voided_is_in_doubt_at_its_deadline() -> None:
+    p = publisher()
+    released(p, deadline=2.0)
+    p.step(Voided("a.x", 1, 1, 1, 1), 1.0)
+    (failed,) = ticks(p, 1.5, 2.0, 2.5)
+    assert failed.unknown
+    assert p.buffered == 0
+
+
+def test_a_confirmation_that_the_host_cannot_judge_leaves_the_event_in_doubt() -> None:
+    p = publisher()
+    offer(p, b"1")
+    p.step(stamped(1, 1), 0.1)
+    (failed,) = of(p.step(Refused("published", "a.x", 0, 0, 1, "no longer known", number=1), 0.2), fx.Failed)
+    assert failed == fx.Failed("a.x", 1, "no longer known", unknown=True)
+    assert p.buffered == 0
+
+
+def test_what_is_published_again_for_a_host_that_has_forgotten_it_is_accepted_once() -> None:
+    p = publisher()
+    offer(p, b"1")
+    p.step(stamped(1, 1), 0.0)
+    assert of(p.step(Acknowledged("a.x", 1, 1, 1), 0.1), fx.Accepted)
+    p.step(fx.Claimed(0, "a", 2, "log-a", ("a.*",)), 0.2)
+    (create,) = sent(p.step(Voided("a.x", 0, 1, 1, 2), 0.3), Create)
+    assert payloads(p.step(stamped(9, create.seq, generation=2, epoch=2), 0.4)) == [(9, b"1")]
+    assert of(p.step(Acknowledged("a.x", create.seq, 9, 2), 0.5), fx.Accepted) == []
+    assert p.buffered == 0

@@ -11,6 +11,7 @@ from txlayer.ordering.subscriber_config import Mode
 from txlayer.ordering.timestamp import Stamp, rank_at
 
 B = rank_at(1, 0)
+ANOTHER = fx.Claimed(0, "a", 9, "another", ("a.*",), first=9)
 
 
 def subscribed(s: Subscriber, baselines: dict[str, tuple[int, int]], now: float = 0.0) -> list[fx.Effect]:
@@ -191,10 +192,105 @@ def test_a_rank_that_changes_is_refused() -> None:
     assert report.reason == "topic a.x changed its rank from 0 to 5"
 
 
-def test_a_host_whose_log_was_replaced_is_refused() -> None:
+def test_topics_of_a_host_with_another_log_begin_anew_with_a_gap_that_is_not_certain() -> None:
     s = subscriber()
-    (report,) = of(s.step(fx.Claimed(0, "a", 9, "another", ("a.*",)), 0.0), fx.Report)
-    assert "another log" in report.reason
+    subscribed(s, {"a.x": (0, 0), "b.x": (B, 0)})
+    s.step(event(0, 1), 0.0)
+    effects = s.step(ANOTHER, 0.0)
+    assert "no longer has its log" in of(effects, fx.Report)[0].reason
+    assert got(s.step(event(0, 2, epoch=1), 0.0)) == [], "it is of the former log"
+    assert sent(s.step(fx.BusSubscribed("a.x"), 0.0), Locate) == [Locate("s", ("a.x",))]
+    (register,) = sent(s.step(Located(0, 9, ("a.x",), (5,)), 0.0), Register)
+    assert (register.new, register.old) == ((5, B), (B,))
+    effects = s.step(Registered(register.version, False, 0.0, (5, B), (3, 0)), 0.0)
+    assert of(effects, fx.Gap) == [fx.Gap("a.x", 2, 2, certain=False), fx.Gap("a.x", 1, 3, certain=False)]
+    assert got(s.step(event(5, 4, epoch=9), 0.0)) == [(5, 4)]
+    assert got(s.step(event(B, 1), 0.0)) == [(B, 1)]
+
+
+@pytest.mark.parametrize("claim_comes_first", [True, False])
+def test_a_cursor_that_rests_on_another_log_begins_anew_with_a_gap(claim_comes_first: bool) -> None:
+    s = subscriber()
+    subscribed(s, {"a.x": (0, 0)})
+    s.step(event(0, 1), 0.0)
+    cursor = s.cursor()
+    again = Subscriber("s", s.config)
+    if claim_comes_first:
+        again.step(ANOTHER, 1.0)
+        again.resume(cursor, 1.0)
+    else:
+        again.resume(cursor, 1.0)
+        again.step(ANOTHER, 1.0)
+    assert again.cursor().topics == cursor.topics, "until the gap is reported the cursor says what it said"
+    assert again.cursor().logs == cursor.logs
+    assert again.wanted == ("a.x",)
+    again.step(fx.BusSubscribed("a.x"), 1.0)
+    (register,) = sent(again.step(Located(0, 9, ("a.x",), (0,)), 1.0), Register)
+    effects = again.step(Registered(register.version, False, 1.0, (0,), (0,)), 1.0)
+    assert of(effects, fx.Gap) == [fx.Gap("a.x", 2, 2, certain=False)]
+    assert got(again.step(event(0, 1, epoch=9), 1.0)) == [(0, 1)]
+    assert again.cursor().logs == ((0, "another"),)
+
+
+def test_a_registration_that_is_refused_is_repeated_in_its_time_and_tells_the_reason() -> None:
+    s = subscriber(repeat=0.5)
+    s.step(fx.Want(("a.x",)), 0.0)
+    s.step(fx.BusSubscribed("a.x"), 0.0)
+    s.step(Located(0, 1, ("a.x",), (0,)), 0.0)
+    assert sent(s.step(Refused("register", "", 1, 0, 1, "no such topic"), 0.1), Register) == []
+    assert s.waits_for() == "refused by host a: no such topic"
+    assert [one.version for one in sent(s.step(fx.Tick(), 0.5), Register)] == [2]
+
+
+def test_what_is_waited_for_is_named() -> None:
+    s = subscriber()
+    s.step(fx.Want(("a.x", "c.x")), 0.0)
+    assert s.waits_for() == "no answer from a host that claims c.x"
+    s.step(fx.Want(("a.x", "b.x")), 0.0)
+    assert s.waits_for() == "no answer from host a, b"
+    s.step(fx.BusSubscribed("a.x"), 0.0)
+    s.step(fx.BusSubscribed("b.x"), 0.0)
+    s.step(Located(0, 1, ("a.x",), (0,)), 0.0)
+    s.step(Located(1, 1, ("b.x",), (B,)), 0.0)
+    assert s.waits_for() == "no answer from host b, or from host a"
+
+
+def test_an_answer_without_the_counter_of_a_new_topic_is_refused() -> None:
+    s = subscriber(repeat=0.5)
+    s.step(fx.Want(("a.x",)), 0.0)
+    s.step(fx.BusSubscribed("a.x"), 0.0)
+    s.step(Located(0, 1, ("a.x",), (0,)), 0.0)
+    (report,) = s.step(Registered(1, False, 0.0, (), ()), 0.0)
+    assert isinstance(report, fx.Report)
+    assert len(sent(s.step(fx.Tick(), 0.5), Register)) == 1
+    s.step(Registered(1, False, 0.0, (0,), (0,)), 0.6)
+    assert s.at_rest
+
+
+def test_nothing_waits_for_a_topic_that_is_no_longer_wanted() -> None:
+    s = subscriber()
+    subscribed(s, {"a.x": (0, 0)})
+    s.step(fx.Want(("a.x", "b.x")), 0.0)
+    s.step(fx.BusSubscribed("b.x"), 0.0)
+    s.step(Located(1, 1, ("b.x",), (B,)), 0.0)
+    assert got(s.step(event(0, 1, {B: 5}), 0.0)) == []
+    assert got(s.step(fx.Want(("a.x",)), 0.0)) == [(0, 1)]
+    effects = s.step(Registered(2, False, 0.0, (B, 0), (5, 1)), 0.0)
+    assert of(effects, fx.Changed) == [fx.Changed(("a.x",))]
+    (register,) = sent(effects, Register)
+    assert (register.new, register.old) == ((0,), (0, B)), "the hosts hear of it"
+    s.step(Registered(3, False, 0.0, (0,), (1,)), 0.0)
+    assert s.at_rest
+    assert list(s.topics) == ["a.x"]
+
+
+def test_a_topic_that_is_not_located_yet_is_given_up_at_once() -> None:
+    s = subscriber()
+    subscribed(s, {"a.x": (0, 0)})
+    s.step(fx.Want(("a.x", "b.x")), 0.0)
+    s.step(fx.BusSubscribed("b.x"), 0.0)
+    s.step(fx.Want(("a.x",)), 0.0)
+    assert s.at_rest
 
 
 def test_a_stamp_with_a_base_is_refused_in_unreliable_mode() -> None:

@@ -21,7 +21,8 @@ from txlayer.messages import Item, Numbered, TxId
 from txlayer.resources.group import ResourceGroup
 from txlayer.resources.memory import MemoryResource
 from txlayer.resources.port import Resource
-from txlayer.runtime.unit_work import UnitWork, undo_of
+from txlayer.runtime.unit_work import UnitWork
+from txlayer.units import undo_of
 
 TX = TxId("c", "log", 1, "abcd")
 EVENTS = tuple(Numbered(number, Item("t", b""), "p") for number in (2, 1))

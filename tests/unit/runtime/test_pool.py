@@ -42,6 +42,24 @@ def test_an_idle_thread_is_used_again() -> None:
     pool.close()
 
 
+def test_jobs_that_wait_when_the_last_thread_gets_stuck_are_refused() -> None:
+    pool, gate, ended = Pool("t", 1, 1), threading.Event(), []
+    first, second = (submit(pool, lambda: gate.wait(DEADLINE))[0] for _ in range(2))
+    waiting = Job(lambda: "never", ended.append)
+    assert pool.submit(waiting)
+    eventually(lambda: first.started is not None)
+    assert pool.give_up(first)
+    eventually(lambda: second.started is not None)
+    assert (ended, waiting.refused) == ([], False)
+    assert pool.give_up(second)
+    assert (ended, waiting.refused) == ([waiting], True)
+    gate.set()
+    eventually(lambda: pool.stuck == 0)
+    assert waiting.result is None
+    assert submit(pool, lambda: "again")[1]
+    pool.close()
+
+
 def test_a_stuck_thread_is_replaced_up_to_the_cap_and_counted() -> None:
     pool, done, gate = Pool("t", 1, 2), [], threading.Event()
     jobs = []

@@ -31,6 +31,7 @@ from txlayer.runtime.settling import forget, leave_keys, settle
 from txlayer.runtime.unit_work import WORK, HandlerFailed, UnitWork
 from txlayer.tokens import Keyring
 from txlayer.transactions.participant import Participant
+from txlayer.transactions.scope import chain_for
 from txlayer.transactions.seat import Bounds, Seat
 
 
@@ -192,6 +193,9 @@ class Bench:
 
 
 def member(**options) -> ScopeChosen:
-    """A distributed member that gives its name."""
-    tx = TxId("", "", 0, "")
-    return ScopeChosen(tx, options.pop("scope", Scope.DISTRIBUTED), **{"identity": True, **options})
+    """A distributed member that gives its name; or a site of another scope."""
+    tx, scope = TxId("", "", 0, ""), options.pop("scope", Scope.DISTRIBUTED)
+    kind = chain_for(scope, options.pop("durable", False))
+    if kind is not None:
+        scope, options["reads"] = Scope.NONE, (kind, *options.get("reads", ()))
+    return ScopeChosen(tx, scope, **{"identity": True, **options})

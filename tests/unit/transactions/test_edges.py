@@ -18,13 +18,18 @@ from txlayer.effects import (
     Surface,
     WholeApplied,
 )
-from txlayer.messages import Access, ChainKind, Item, Limit, Scope, Status, Terms, TxId, TxType, Visibility
+from txlayer.messages import Access, ChainKind, Item, Join, Limit, Scope, Status, Terms, TxId, TxType, Visibility
 from txlayer.tokens import Keyring
+from txlayer.transactions.census import Census
+from txlayer.transactions.chain import Chain
 from txlayer.transactions.coordinator_desk import CoordinatorDesk
 from txlayer.transactions.reader import ChainReader
 from txlayer.transactions.seat import Bounds, Seat
+from txlayer.units import entry_of
 
 from .bench import Bench, Site, member
+
+TX = TxId("c", "log", 1, "nonce")
 
 
 def open_with_events(bench: Bench, terms: Terms) -> TxId:
@@ -326,7 +331,7 @@ def test_follower_that_has_all_entries_but_is_still_applying_them_is_not_stale()
     reader.on_commit(m.Commit("c", "log", ChainKind.COMMITS, 4, tx, Terms("t"), ()))
     reader.on_stale(m.Stale("c", "log", ChainKind.COMMITS, low=5))
     assert not reader.stale
-    reader.on_applied(WholeApplied(tx, ok=True))
+    reader.on_applied(WholeApplied(entry_of(tx, ChainKind.COMMITS), ok=True))
     assert reader.upto == 4
     reader.on_stale(m.Stale("c", "log", ChainKind.COMMITS, low=6))
     assert reader.stale, "entry 5 is gone and never came"
@@ -368,3 +373,36 @@ def test_follower_that_fell_behind_says_so_again_after_a_restart() -> None:
         Seat("f", "log-f", 2, Keyring(b"f")), "c", "log", ChainKind.COMMITS, ("t",), upto=3, stale=True
     )
     assert [effect.what for effect in reader.resume() if isinstance(effect, Surface)] == ["stale"]
+
+
+# Unsubscribing
+
+
+def test_a_census_does_not_wait_for_who_unsubscribed_meanwhile() -> None:
+    census = Census(TX, Terms("t"), present=dict.fromkeys("ab"))
+    census.on_join(Join(TX, Keyring(b"a").pseudonym(TX), Keyring(b"a").hashes(TX), "a"))
+    assert not census.complete()
+    census.on_unsubscribed("b")
+    assert census.complete()
+
+
+def test_who_joined_before_it_unsubscribed_stays() -> None:
+    census = Census(TX, Terms("t"), present=dict.fromkeys("ab"))
+    census.on_join(Join(TX, Keyring(b"a").pseudonym(TX), Keyring(b"a").hashes(TX), "a"))
+    census.on_unsubscribed("a")
+    assert len(census.joined) == 1
+    assert not census.complete(), "b has not answered"
+
+
+def test_a_late_registration_does_not_bring_back_a_reader_that_gave_it_back() -> None:
+    chain = Chain(Seat("c", "log", 1, Keyring(b"c")), ChainKind.COMMITS)
+    first = m.Follow("f", ChainKind.COMMITS, "log", ("t",))
+    chain.on_follow(first)
+    chain.on_follow(m.Follow("f", ChainKind.COMMITS, "log", (), 0, 2))
+    assert not chain.read_by_anyone()
+    chain.on_follow(first)
+    assert not chain.read_by_anyone()
+    chain.on_follow(m.Follow("f", ChainKind.COMMITS, "log", ("t",), -1, 3))
+    assert chain.read_by_anyone()
+    chain.on_follow(m.Follow("f", ChainKind.COMMITS, "log", (), 0, 2))
+    assert chain.read_by_anyone(), "a late copy of the word that gave back an earlier registration"

@@ -1,5 +1,6 @@
 """The small parts of which roles are made."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from txlayer.transactions.ballot import Ballot
 from txlayer.transactions.census import Census
 from txlayer.transactions.constraints import check_terms
 from txlayer.transactions.creations import Creations
-from txlayer.transactions.event_coordinator import EventCoordinator, Limits
+from txlayer.transactions.event_coordinator import EventCoordinator, Limits, size_of, size_of_terms
 from txlayer.transactions.forgotten import KEPT, Forgotten
 from txlayer.transactions.marks import Marks
 from txlayer.transactions.seat import Patience
@@ -187,7 +188,8 @@ def test_the_event_that_is_waited_for_is_taken_however_many_came_before_it() -> 
 
 
 def test_events_that_wait_for_an_earlier_one_count_against_the_limits() -> None:
-    for limits, expected in ((Limits(events=3), "limits.events"), (Limits(bytes=30), "limits.bytes")):
+    three = size_of_terms(Terms("t")) + 3 * size_of(submitted("p", 1, size=10).item, "p")
+    for limits, expected in ((Limits(events=3), "limits.events"), (Limits(bytes=three), "limits.bytes")):
         events = EventCoordinator(Terms("t"), "p", limits)
         over = []
         for number in (5, 4, 3, 3, 2, 1):
@@ -197,6 +199,15 @@ def test_events_that_wait_for_an_earlier_one_count_against_the_limits() -> None:
                 events.on_submit(submit)
         assert [bool(reason) for reason in over] == [False, False, False, False, True, True]
         assert expected in over[-1]
+
+
+@given(st.text(max_size=40), st.binary(max_size=400), st.dictionaries(st.text(max_size=9), st.text(max_size=300)))
+def test_an_event_takes_no_more_of_a_message_than_is_counted(
+    type: str, payload: bytes, headers: dict[str, str]
+) -> None:
+    item = Item(type, payload, tuple(headers.items()))
+    numbered = Numbered(2**31, item, "publisher")
+    assert len(msgspec.msgpack.encode(numbered)) <= size_of(item, "publisher")
 
 
 @given(st.lists(st.integers(1, 6), max_size=30))

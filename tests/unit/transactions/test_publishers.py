@@ -5,7 +5,7 @@ import pytest
 from txlayer import messages as m
 from txlayer.effects import AbortCall, AskCall, BeginCall, CommitCall, ConfirmCall, JoinCall, PublishCall
 from txlayer.messages import Access, Conditions, Item, Limit, Status, Terms, TxId
-from txlayer.transactions.event_coordinator import EventCoordinator, Limits
+from txlayer.transactions.event_coordinator import EventCoordinator, Limits, size_of
 from txlayer.transactions.forgotten import KEYS, Forgotten
 
 from .bench import Bench, Site, member
@@ -77,11 +77,12 @@ def test_event_over_the_limit_ends_nothing_for_those_who_may_not_end_it() -> Non
 
 
 def test_what_waits_behind_a_refused_event_does_not_count_any_more() -> None:
-    events = EventCoordinator(Terms("t", access=Access.MULTI), "p", Limits(bytes=30))
+    events = EventCoordinator(Terms("t", access=Access.MULTI), "p", Limits())
+    item = Item("t", b"x" * 10)
     for publisher in ("p", "q"):
-        events.on_submit(m.Submit(TX, publisher, 2, Item("t", b"x" * 10)))
+        events.on_submit(m.Submit(TX, publisher, 2, item))
     events.give_up("q")
-    assert (list(events.early), events.waiting) == ([("p", 2)], 10)
+    assert (list(events.early), events.waiting) == ([("p", 2)], size_of(item, "p"))
 
 
 def test_event_over_the_limit_of_one_who_may_end_the_transaction_ends_it() -> None:

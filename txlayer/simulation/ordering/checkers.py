@@ -25,10 +25,11 @@ def check(world: World) -> None:
     fifo(world.history, plan.mode)
     duplicates(world.history)
     nothing_missing(world.history, plan.mode, bool(plan.bus_loss))
-    if plan.bus_spread <= BOUND and plan.mode is not Mode.UNRELIABLE:
+    if plan.bus_spread <= BOUND and not plan.cut_offs and plan.mode is not Mode.UNRELIABLE:
         no_split(world.history)
     at_rest(world)
     same_sets(world)
+    all_told(world.history)
     if plan.causal:
         causes(world.history)
 
@@ -61,8 +62,11 @@ def _in_order(delivered: list[Seen]) -> list[Seen]:
     return list(first.values())
 
 
-def fifo(history: History, mode: Mode = Mode.TOTAL) -> None:
-    """Events of one publisher on one topic come in the order of publication, unless they are flagged."""
+def fifo(history: History, mode: Mode = Mode.TOTAL, numbers_known: bool = True) -> None:
+    """Events of one publisher on one topic come in the order of publication, unless they are flagged.
+
+    `numbers_known`: the history has all numbers of an event, also those that were voided before anybody got it.
+    """
     for name, seen in history.subscribers.items():
         last: dict[tuple[str, str], int] = {}
         for one in seen.delivered:
@@ -73,7 +77,7 @@ def fifo(history: History, mode: Mode = Mode.TOTAL) -> None:
         for one in seen.delivered:
             # Outside the unreliable mode only what was published again under another number may be flagged.
             again = len(set(history.numbers_of[one.id])) > 1
-            if one.out_of_order and not again and mode is not Mode.UNRELIABLE:
+            if one.out_of_order and not again and numbers_known and mode is not Mode.UNRELIABLE:
                 history.violation(f"{name} got {one.id} out of order")
 
 
@@ -99,6 +103,10 @@ def nothing_missing(history: History, mode: Mode = Mode.TOTAL, bus_loses: bool =
     """
     got_by = {name: {seen.id for seen in one.delivered} for name, one in history.subscribers.items()}
     for id, offered in history.offered.items():
+        if offered.failed and any(id in got for got in got_by.values()):
+            history.violation(f"{id} was delivered, and its publisher was told that it failed")
+        if offered.failed or offered.in_doubt:
+            continue
         seen_by_nobody = not any(id in got for got in got_by.values())
         if id.publisher in history.dead and not offered.accepted and (bus_loses or seen_by_nobody):
             continue
@@ -113,6 +121,14 @@ def nothing_missing(history: History, mode: Mode = Mode.TOTAL, bus_loses: bool =
             gaps = [gap for gap in one.gaps if gap[0] == id.topic and (gap[3] or doubt_counts)]
             if not any(first <= number <= last for _, first, last, _ in gaps for number in numbers):
                 history.violation(f"missing: {name} has not got {id} (numbers {numbers})")
+
+
+def all_told(history: History) -> None:
+    """Every application that lives has learnt what became of each of its events that had a deadline."""
+    for id, offered in history.offered.items():
+        told = offered.accepted or offered.failed or offered.in_doubt
+        if offered.deadline is not None and not told and id.publisher not in history.dead:
+            history.violation(f"nobody was told what became of {id}")
 
 
 def no_split(history: History) -> None:

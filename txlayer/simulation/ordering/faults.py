@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from txlayer.ordering.effects import Publish
 from txlayer.ordering.subscriber_config import Cursor
-from txlayer.simulation.ordering.nodes import HostNode
+from txlayer.simulation.ordering.nodes import HostNode, Node
 
 if TYPE_CHECKING:
     from txlayer.simulation.ordering.world import World
@@ -18,7 +19,12 @@ class Faults:
         self.world = world
         self.cut: set[str] = set()
         self.muted: set[str] = set()
+        self.queued: dict[str, list[Publish]] = {}
         self.zombies: dict[str, HostNode] = {}
+
+    def is_former(self, node: Node) -> bool:
+        """Whether another holds its rank by now."""
+        return any(node is zombie for zombie in self.zombies.values())
 
     def heal(self) -> None:
         """From now on nothing fails any more."""
@@ -32,6 +38,7 @@ class Faults:
         base = f"p{self.world.rng.randrange(self.world.plan.publishers)}"
         node = self.world.nodes[base]
         self.world.history.faults["S2"] += 1
+        self.world.history.crashes += 1
         node.alive = False
         self.world.history.dead[node.name] = None
         self.world.start_publisher(base)
@@ -45,12 +52,17 @@ class Faults:
             node = self.world.nodes[f"h{number}"]
             if self.world.faulty and node.alive:
                 self.world.history.faults["S1" if self.world.plan.durable_tickets else "S4"] += 1
+                self.world.history.crashes += 1
                 node.alive = False
                 self.world.at(0.01 + 0.3 * self.world.rng.random(), self.world.start_host, number)
 
     def usurp(self) -> None:
         """A second holder of a rank begins while the first still runs."""
-        number = self.world.rng.randrange(self.world.plan.hosts)
+        plan = self.world.plan
+        for number in range(plan.hosts) if plan.zombies_at_once else [self.world.rng.randrange(plan.hosts)]:
+            self._usurp(number)
+
+    def _usurp(self, number: int) -> None:
         old = self.world.nodes[f"h{number}"]
         if not self.world.faulty or not isinstance(old, HostNode) or old.name in self.zombies:
             return
@@ -68,6 +80,7 @@ class Faults:
         if not self.world.faulty or not node.alive or name not in self.world.cursors:
             return
         self.world.history.faults["B2" if seen.delivered else "B1"] += 1
+        self.world.history.crashes += 1
         node.alive = False
         cursor, delivered = self.world.cursors[name]
         del seen.delivered[delivered:]  # what the application did since is rolled back with it
@@ -104,12 +117,32 @@ class Faults:
         self.muted.add(name)
         self.world.at(0.9 + 0.6 * self.world.rng.random(), self.muted.discard, name)
 
+    def cut_off(self) -> None:
+        """A publisher has lost its broker for longer than a lease; its client queues what it publishes."""
+        node = self.world.nodes[f"p{self.world.rng.randrange(self.world.plan.publishers)}"]
+        if not self.world.faulty or node.name in self.queued:
+            return
+        self.world.history.faults["M5"] += 1
+        self.cut.add(node.name)
+        self.queued[node.name] = []
+        self.world.at(0.9 + 0.6 * self.world.rng.random(), self.reconnect, node)
+
+    def reconnect(self, node: Node) -> None:
+        """The client publishes what it has queued, if its process still lives."""
+        self.cut.discard(node.name)
+        for effect in self.queued.pop(node.name):
+            if node.alive:
+                self.world.publish(node, effect)
+
     def silence(self) -> None:
         """A subscriber and the hosts do not hear each other."""
-        name = self.world.rng.choice(sorted(self.world.history.subscribers))
+        names = sorted(self.world.history.subscribers)
         if not self.world.faulty:
             return
         # Not the process stands still but its way to the hosts.
         self.world.history.faults["M5"] += 1
-        self.cut.add(name)
-        self.world.at(self.world.rng.choice((1.0, 4.2, 5.0)), self.cut.discard, name)
+        chosen = names if self.world.plan.silence_all else [self.world.rng.choice(names)]
+        seconds = self.world.rng.choice((1.0, 4.2, 5.0))
+        for name in chosen:
+            self.cut.add(name)
+            self.world.at(seconds, self.cut.discard, name)

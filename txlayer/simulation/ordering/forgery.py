@@ -7,6 +7,8 @@ from random import Random
 from txlayer.ordering.messages import Event, Void
 from txlayer.ordering.timestamp import Stamp
 
+FORGER = "forger"
+
 
 def forge(body: Event | Void, rng: Random) -> Event | Void:
     """Something like `body` that cannot be true."""
@@ -28,4 +30,4 @@ def forge(body: Event | Void, rng: Random) -> Event | Void:
             Stamp(-1, number, epoch),
         )
     )
-    return Event("forger", body.serial, forged, b"forged")
+    return Event(FORGER, body.serial, forged, b"forged")

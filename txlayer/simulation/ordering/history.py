@@ -30,8 +30,10 @@ class Offered:
 
     id: Id
     at: float
+    deadline: float | None = None
     accepted: bool = False
     failed: bool = False
+    in_doubt: bool = False
     after: frozenset[Id] = frozenset()
 
 
@@ -43,6 +45,7 @@ class SubscriberHistory:
     since: dict[str, float] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     gaps: list[tuple[str, int, int, bool]] = field(default_factory=list)
+    arrived: set[tuple[int, int]] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -58,6 +61,7 @@ class History:
     faults: Counter[str] = field(default_factory=Counter)
     events: int = 0
     steps: int = 0
+    crashes: int = 0
 
     def violation(self, text: str) -> None:
         """Something that must never happen did."""

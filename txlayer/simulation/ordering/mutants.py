@@ -5,6 +5,7 @@ A mutant replaces one attribute of one class for as long as it is planted.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 from txlayer.errors import LogCorrupt
 from txlayer.ordering.bounded_buffer import BoundedBuffer
 from txlayer.ordering.delivery_buffer import DeliveryBuffer
-from txlayer.ordering.effects import Persist, Publish, Send
+from txlayer.ordering.effects import Failed, Persist, Publish, Send
 from txlayer.ordering.host import Host
 from txlayer.ordering.link import DownLink
 from txlayer.ordering.messages import Chained, Create, Event, Fill, Void
@@ -23,9 +24,10 @@ from txlayer.ordering.searches import Searches
 from txlayer.ordering.seen import Seen
 from txlayer.ordering.subscriber import Subscriber
 from txlayer.ordering.ticket_desk import TicketDesk
-from txlayer.ordering.timestamp import host_of
+from txlayer.ordering.timestamp import WINDOW, host_of
 from txlayer.ordering.topic_manager import DONE, VOID, TopicManager
 from txlayer.ordering.waits import Waits
+from txlayer.simulation.hunt import Found
 from txlayer.simulation.ordering.nodes import HostNode
 from txlayer.simulation.ordering.world import World
 
@@ -55,19 +57,20 @@ def planted(mutant: Mutant) -> Iterator[None]:
             setattr(target, name, original)
 
 
-def find(name: str, first: int, seeds: int) -> str | None:
-    """Where the bug shows first, as `scenario/seed: violation`; None if it does not."""
-    mutant = MUTANTS[name]
+def find(name: str, first: int, seeds: int) -> Found:
+    """Where the bug shows first, as `scenario/seed`, and by what."""
+    mutant, runs, started = MUTANTS[name], 0, time.perf_counter()
     with planted(mutant):
         for seed in range(first, first + seeds):
             for scenario in mutant.scenarios:
+                runs += 1
                 try:
                     violations = World(scenario, seed).run().violations
                 except (AssertionError, LogCorrupt) as exc:
                     violations = [f"{type(exc).__name__}: {exc}"]
                 if violations:
-                    return f"{scenario}/{seed}: {violations[0]}"
-    return None
+                    return Found(name, f"{scenario}/{seed}", violations[0], runs, time.perf_counter() - started)
+    return Found(name, "", "", runs, time.perf_counter() - started)
 
 
 def _constant(value: Any) -> Callable[[Any], Any]:
@@ -186,8 +189,52 @@ def _late_again(original: Any) -> Any:
     return take
 
 
-def _base_anywhere(original: Any) -> Any:
-    return lambda self, ticket: 0 < self.base != ticket.first and ticket.ranks is self.base_ranks and not self.whole
+def _base_not_before(original: Any) -> Any:
+    return lambda self, ticket: (
+        self.mark < self.base != ticket.first
+        and ticket.first - self.base <= WINDOW
+        and ticket.ranks is self.base_ranks
+        and not self.whole
+    )
+
+
+def _base_before_the_mark(original: Any) -> Any:
+    def usable_base(self: TopicManager, ticket: Any) -> bool:
+        mark, self.mark = self.mark, 0
+        usable = bool(original(self, ticket))
+        self.mark = mark
+        return usable
+
+    return usable_base
+
+
+def _never_stops(original: Any) -> Any:
+    def extend(self: Subscriber, sent: float, now: float) -> None:
+        original(self, sent, now)
+        self.valid_until = None
+
+    return extend
+
+
+def _lost_anywhere(original: Any) -> Any:
+    def lost(self: Searches, subscriber: str, manager: TopicManager, number: int) -> Any:
+        return Send(subscriber, Void(manager.rank, number, number, self.state.epoch, lost=True))
+
+    return lost
+
+
+def _voids_go_with_tickets(original: Any) -> Any:
+    def retire_topic(self: TicketDesk, manager: TopicManager, tickets: Any) -> Any:
+        manager.voided.forget_below(tickets[-1].first)
+        return original(self, manager, tickets)
+
+    return retire_topic
+
+
+def _doubt_is_failure(original: Any) -> Any:
+    return lambda self, lane, items, reason: [
+        Failed(effect.topic, effect.serial, effect.reason) for effect in original(self, lane, items, reason)
+    ]
 
 
 def _base_unconfirmed(original: Any) -> Any:
@@ -359,7 +406,8 @@ MUTANTS: dict[str, Mutant] = {
     "skipped numbers are not remembered": Mutant(BoundedBuffer, "_skip", _nothing_remembered, ("time-to-live",)),
     "late duplicates are delivered again": Mutant(BoundedBuffer, "take", _late_again, ("time-to-live",)),
     "versions are not compared": Mutant(Registry, "outdated", _constant(False), ("pairs",)),
-    "base not before this number": Mutant(TopicManager, "usable_base", _base_anywhere, ("static", "loss", "stall")),
+    "base not before this number": Mutant(TopicManager, "usable_base", _base_not_before, ("loss", "duplicates")),
+    "base before the last subscription": Mutant(TopicManager, "usable_base", _base_before_the_mark, ("asked-again",)),
     "base not confirmed": Mutant(TicketDesk, "_answer", _base_unconfirmed, ("stall", "publisher-crash", "loss")),
     "a void takes what is buffered": Mutant(DeliveryBuffer, "take_void", _void_wins, ("stall",)),
     "no guard time": Mutant(Publisher, "_too_late", _constant(False), ("stall",)),
@@ -377,6 +425,20 @@ MUTANTS: dict[str, Mutant] = {
     "nobody declares what is lost": Mutant(Searches, "_declare", lambda original: _nothing_declared, ("lost-events",)),
     "a restarted subscriber forgets its clock": Mutant(Subscriber, "resume", _clock_forgotten, ("subscriber-restart",)),
     "confirmed numbers are voided": Mutant(TicketDesk, "expire", _published_ignored_by_void, ("static", "lost-events")),
+    "a lost event has no place": Mutant(Searches, "_lost", _lost_anywhere, ("lost-events",)),
+    "voids are forgotten with their tickets": Mutant(
+        TicketDesk, "_retire_topic", _voids_go_with_tickets, ("retention-ends",)
+    ),
+    "a subscriber does not stop when nobody answers": Mutant(Subscriber, "_extend", _never_stops, ("all-silent",)),
+    "a subscriber that was removed keeps its clock": Mutant(
+        Subscriber, "_renew", lambda original: lambda self, values: [], ("all-silent",)
+    ),
+    "a former host's acknowledgement counts": Mutant(Publisher, "_former", _constant(False), ("fencing-losses",)),
+    "former hosts link to new ones": Mutant(Host, "_former", _constant(False), ("all-fenced",)),
+    "an event on the bus has no deadline": Mutant(
+        Publisher, "_in_doubt", lambda original: lambda self, lane, items, reason: [], ("deadlines",)
+    ),
+    "what is in doubt is called a failure": Mutant(Publisher, "_in_doubt", _doubt_is_failure, ("deadlines",)),
     "a delta is placed without its base": Mutant(DeliveryBuffer, "_remember", _base_not_checked, ("lost-events",)),
 }
 

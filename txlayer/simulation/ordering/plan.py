@@ -22,6 +22,7 @@ class Plan:
     changes: int = 0
     removals_only: bool = False
     client_loss: float = 0.0
+    answers_lost: float = 0.0
     chain_loss: float = 0.0
     chain_reorder: bool = False
     chain_delay: float = 0.02
@@ -34,18 +35,24 @@ class Plan:
     freezes: int = 0
     toggles: bool = False
     mutes: int = 0
+    cut_offs: int = 0
     host_crashes: int = 0
     durable_tickets: bool = False
     subscriber_crashes: int = 0
     silences: int = 0
+    silence_all: bool = False
     zombies: int = 0
+    zombies_at_once: bool = False
     forgetful: bool = False
     new_topics: int = 0
     forged: float = 0.0
     mode: Mode = Mode.TOTAL
     causal: bool = False
     gaps_allowed: bool = False
+    placed_gaps: bool = False
     wire: bool = False
+    retention: float = 20.0
+    deadlines: bool = False
     capacity: int = 100_000
 
 
@@ -55,6 +62,7 @@ SCENARIOS = (
     "subscribe",
     "unsubscribe",
     "pairs",
+    "asked-again",
     "storm",
     "loss",
     "chain-loss",
@@ -62,6 +70,8 @@ SCENARIOS = (
     "stall",
     "mute",
     "unbounded",
+    "retention-ends",
+    "deadlines",
     "host-crash",
     "lost-tail",
     "restarts",
@@ -74,7 +84,10 @@ SCENARIOS = (
     "subscriber-restart",
     "new-topics",
     "expiry",
+    "all-silent",
     "fencing",
+    "fencing-losses",
+    "all-fenced",
     "forged",
     "forgetful-directory",
 )
@@ -128,6 +141,13 @@ def _pairs(plan: Plan, rng: Random) -> None:
     plan.duplicate = rng.choice((0.0, 0.4))
 
 
+def _asked_again(plan: Plan, rng: Random) -> None:
+    """Answers to subscriptions are lost and come again with later baselines, while many events are confirmed."""
+    plan.hosts, plan.topics, plan.subscribers, plan.publishers, plan.batch = 1, 3, 3, 4, 1
+    plan.changes, plan.toggles, plan.answers_lost = 10, True, 0.6
+    plan.events, plan.length, plan.bus_spread = rng.randint(90, 140), 2.0, 0.34
+
+
 def _storm(plan: Plan, rng: Random) -> None:
     plan.changes, plan.subscribers, plan.publishers = rng.randint(10, 30), rng.randint(4, 7), rng.randint(2, 4)
 
@@ -162,6 +182,19 @@ def _mute(plan: Plan, rng: Random) -> None:
 def _unbounded(plan: Plan, rng: Random) -> None:
     """Events are longer on the bus than the leases allow for."""
     plan.bus_spread, plan.freezes, plan.mutes = 1.2, rng.randint(0, 4), rng.randint(1, 4)
+
+
+def _retention_ends(plan: Plan, rng: Random) -> None:
+    """Publishers are not heard for so long that the hosts have forgotten their tickets."""
+    plan.retention, plan.cut_offs, plan.length = 0.05, rng.randint(2, 5), 2.5
+    plan.changes, plan.host_crashes, plan.events = rng.choice((0, 3)), rng.choice((0, 0, 1)), rng.randint(40, 80)
+
+
+def _deadlines(plan: Plan, rng: Random) -> None:
+    """Publishers do not wait for ever: while hosts are away or do not hear them, some events fail."""
+    plan.deadlines, plan.cut_offs, plan.client_loss = True, rng.randint(1, 4), _rate(rng, 0.3)
+    plan.host_crashes, plan.freezes = rng.choice((0, 1, 2)), rng.choice((0, 2))
+    plan.publisher_crashes = rng.choice((0, 0, 1))
 
 
 def _host_crash(plan: Plan, rng: Random) -> None:
@@ -212,6 +245,7 @@ def _lost_events(plan: Plan, rng: Random) -> None:
     plan.publisher_crashes = rng.choice((0, 0, 2))
     plan.host_crashes = rng.choice((0, 0, 1))
     plan.gaps_allowed = plan.publisher_crashes + plan.host_crashes > 0
+    plan.placed_gaps = not plan.host_crashes  # a host that remembers says what comes before a lost event
 
 
 def _per_topic(plan: Plan, rng: Random) -> None:
@@ -232,8 +266,29 @@ def _expiry(plan: Plan, rng: Random) -> None:
     plan.events = rng.randint(60, 90)
 
 
+def _all_silent(plan: Plan, rng: Random) -> None:
+    """All subscribers are removed at once: from then on no stamp has the entries that would keep their order."""
+    plan.hosts, plan.topics, plan.subscribers = rng.randint(1, 2), rng.randint(2, 3), 2
+    plan.silences, plan.silence_all, plan.length, plan.gaps_allowed = 1, True, 9.0, True
+    plan.events, plan.bus_spread, plan.chain_reorder = rng.randint(80, 120), 0.3, False
+
+
 def _fencing(plan: Plan, rng: Random) -> None:
     plan.zombies = rng.randint(1, 2)
+
+
+def _fencing_losses(plan: Plan, rng: Random) -> None:
+    """Two holders of a rank, and events that must be asked for: the word of the former one does not count."""
+    plan.zombies, plan.bus_loss, plan.durable_tickets = rng.randint(1, 2), 0.1 + 0.2 * rng.random(), False
+    plan.hosts, plan.client_loss, plan.gaps_allowed = rng.randint(1, 3), _rate(rng, 0.2), True
+
+
+def _all_fenced(plan: Plan, rng: Random) -> None:
+    """All hosts get a second holder at once, among many stamps under way: former ones must not link to new ones."""
+    _chain(plan, rng)
+    plan.hosts, plan.topics, plan.burst, plan.length = 2, rng.randint(2, 4), False, 1.0
+    plan.zombies, plan.zombies_at_once, plan.durable_tickets = 1, True, False
+    plan.events, plan.bus_spread, plan.chain_delay = rng.randint(100, 160), 0.3, 0.05
 
 
 def _forged(plan: Plan, rng: Random) -> None:
@@ -252,6 +307,7 @@ _SHAPES = {
     "subscribe": _subscribe,
     "unsubscribe": _unsubscribe,
     "pairs": _pairs,
+    "asked-again": _asked_again,
     "storm": _storm,
     "loss": _loss,
     "chain-loss": _chain_loss,
@@ -259,6 +315,8 @@ _SHAPES = {
     "stall": _stall,
     "mute": _mute,
     "unbounded": _unbounded,
+    "retention-ends": _retention_ends,
+    "deadlines": _deadlines,
     "host-crash": _host_crash,
     "lost-tail": _lost_tail,
     "restarts": _restarts,
@@ -271,7 +329,10 @@ _SHAPES = {
     "subscriber-restart": _subscriber_restart,
     "new-topics": _new_topics,
     "expiry": _expiry,
+    "all-silent": _all_silent,
     "fencing": _fencing,
+    "fencing-losses": _fencing_losses,
+    "all-fenced": _all_fenced,
     "forged": _forged,
     "forgetful-directory": _forgetful_directory,
 }

@@ -15,7 +15,7 @@ from txlayer.ordering import effects as fx
 from txlayer.ordering.directory import Directory
 from txlayer.ordering.host import Host
 from txlayer.ordering.host_state import HostConfig
-from txlayer.ordering.messages import AnyMessage, Chained, Event, Void, decode, encode
+from txlayer.ordering.messages import AnyMessage, Chained, Event, Registered, Void, decode, encode
 from txlayer.ordering.publisher import Publisher, PublisherConfig
 from txlayer.ordering.subscriber import Subscriber
 from txlayer.ordering.subscriber_config import Cursor, Mode, SubscriberConfig
@@ -29,6 +29,7 @@ from txlayer.simulation.ordering.plan import Plan, draw
 
 GUARD, LEASE, EXPIRY = 0.4, 0.8, 4.0
 SETTLE = 6.0
+REPEAT = 0.1
 
 
 class World:
@@ -92,7 +93,7 @@ class World:
 
     def _host_config(self) -> HostConfig:
         return HostConfig(
-            lease=LEASE, retention=20.0, block=4, durable_tickets=self.plan.durable_tickets,
+            lease=LEASE, retention=self.plan.retention, block=4, durable_tickets=self.plan.durable_tickets,
             deltas=self.plan.mode is not Mode.UNRELIABLE, expiry=EXPIRY, search=0.4, searches=3, repeat=0.1,
         )  # fmt: skip
 
@@ -134,7 +135,7 @@ class World:
         self._lives += 1
         name = f"{base}#{self._lives}"
         config = PublisherConfig(
-            guard=GUARD, repeat=0.1, batch=self.plan.batch, window=3, retention=30.0, causal=self.plan.causal
+            guard=GUARD, repeat=REPEAT, batch=self.plan.batch, window=3, retention=30.0, causal=self.plan.causal
         )
         publisher = Publisher(name, config)
         publisher.directory.learn(self.directory)
@@ -177,6 +178,7 @@ class World:
             (self.faults.usurp, plan.zombies),
             (self.faults.mute, plan.mutes),
             (self.faults.freeze, plan.freezes),
+            (self.faults.cut_off, plan.cut_offs),
         ):
             for _ in range(times):
                 self.at(0.2 + plan.length * rng.random(), happening)
@@ -201,10 +203,11 @@ class World:
         serial = self._serials[node.name, topic] = self._serials.get((node.name, topic), 0) + 1
         id = Id(node.name, topic, serial)
         heard = frozenset(self.heard.get(node.name, ()))
-        self.history.offered[id] = Offered(id, self.clock.now, after=heard)
+        deadline = self.clock.now + 0.2 + self.rng.random() if self.plan.deadlines else None
+        self.history.offered[id] = Offered(id, self.clock.now, deadline, after=heard)
         self.heard.setdefault(node.name, {})[id] = None
         self.history.events += 1
-        node.step(fx.Offer(topic, b"%d" % serial))
+        node.step(fx.Offer(topic, b"%d" % serial, deadline))
 
     def _change(self) -> None:
         name = "s1" if self.plan.toggles else self.rng.choice(sorted(self.history.subscribers))
@@ -240,7 +243,7 @@ class World:
             case fx.Send():
                 self._send(node, effect.to, effect.message)
             case fx.Publish():
-                self._publish(node, effect)
+                self.publish(node, effect)
             case fx.Deliver():
                 self._delivered(node, effect)
             case fx.Gap():
@@ -254,18 +257,29 @@ class World:
                 self.at(0.03 * self.rng.random(), self._bus_subscribe, node, effect.topic)
             case fx.BusUnsubscribe():
                 self.bus.subscribers.get(effect.topic, {}).pop(node.name, None)
-            case fx.Accepted():
-                offered = self.history.offered.get(Id(node.name, effect.topic, effect.serial))
-                if offered is None:
-                    self.history.violation(f"{node.name} has {effect}, which it did not publish")
-                else:
-                    offered.accepted = True
-            case fx.Failed():
-                self.history.violation(f"{node.name}: {effect}")
+            case fx.Accepted() | fx.Failed():
+                self._ended(node, effect)
             case fx.Report():
                 self._reported(node, effect)
             case _:
                 raise AssertionError(effect)
+
+    def _ended(self, node: Node, effect: fx.Accepted | fx.Failed) -> None:
+        """An application learns what became of its event."""
+        offered = self.history.offered.get(Id(node.name, effect.topic, effect.serial))
+        if offered is None:
+            self.history.violation(f"{node.name} has {effect}, which it did not publish")
+        elif isinstance(effect, fx.Accepted):
+            late = offered.deadline is not None and self.clock.now > offered.deadline + 2 * REPEAT
+            if late and not self.plan.freezes:
+                self.history.violation(f"{node.name}: {effect} came long after its deadline")
+            offered.accepted = True
+        else:
+            if offered.deadline is None or offered.deadline > self.clock.now or offered.failed or offered.in_doubt:
+                self.history.violation(f"{node.name}: {effect}")
+            offered.in_doubt, offered.failed = effect.unknown, not effect.unknown
+        if offered is not None and offered.accepted and (offered.failed or offered.in_doubt):
+            self.history.violation(f"{node.name}: {effect} is the second word about it")
 
     def _gap(self, node: Node, effect: fx.Gap) -> None:
         self.history.faults["B3"] += 1
@@ -273,9 +287,16 @@ class World:
         doubts_allowed = self.plan.host_crashes + self.plan.zombies > 0 and not self.plan.durable_tickets
         if not (self.plan.gaps_allowed if effect.certain else doubts_allowed):
             self.history.violation(f"{node.name} has a gap {effect}")
+        if self.plan.placed_gaps:
+            rank = self.subscriber(node.name).ranks[effect.topic]
+            for number in range(effect.first, effect.last + 1):
+                if (rank, number) in self.history.subscribers[node.name].arrived:
+                    self.history.violation(f"{node.name} has a gap {effect}, but it had got {number}")
 
     def _reported(self, node: Node, effect: fx.Report) -> None:
         """Run-time assertions of the roles count as violations, where no fault of the plan explains them."""
+        if self.faults.is_former(node):
+            return  # it does not know what its successor has given
         forgetful = self.plan.subscriber_crashes + self.plan.zombies
         if "is not what is registered here" in effect.reason and not forgetful:
             self.history.violation(f"{node.name}: {effect.reason}")
@@ -296,6 +317,9 @@ class World:
         if self.faulty and rng.random() < (plan.chain_loss if chained else plan.client_loss):
             faults["M1"] += 1
             return
+        if plan.answers_lost and isinstance(message, Registered) and self.faulty and rng.random() < plan.answers_lost:
+            faults["M1"] += 1
+            return
         if plan.wire:
             message = decode(encode(message))
         delay = 0.001 + (plan.chain_delay if chained else 0.02) * rng.random()
@@ -303,27 +327,37 @@ class World:
             delay = self._in_turn(node.name, to, delay)
         elif chained:
             faults["M3"] += 1
-        self.at(delay, self._arrive, to, message)
+        self.at(delay, self._arrive, node, to, message)
         if self.faulty and plan.duplicate and rng.random() < plan.duplicate:
             faults["M2"] += 1
-            self.at(delay + 0.1 * rng.random(), self._arrive, to, message)
+            self.at(delay + 0.1 * rng.random(), self._arrive, node, to, message)
 
     def _in_turn(self, source: str, target: str, delay: float) -> float:
         at = max(self._fifo.get((source, target), 0.0) + 1e-6, self.clock.now + delay)
         self._fifo[source, target] = at
         return at - self.clock.now
 
-    def _arrive(self, to: str, message: AnyMessage) -> None:
+    def _arrive(self, source: Node, to: str, message: AnyMessage) -> None:
         zombie = self.faults.zombies.get(to)
-        if zombie is not None and zombie.host.fenced is None and self.rng.random() < 0.5:
+        if zombie is not None and zombie.host.fenced is None and self._goes_to_former(source):
             zombie.step(message)
             return
         node = self.nodes.get(to)
         if node is not None:
             node.step(message)
 
-    def _publish(self, node: Node, effect: fx.Publish) -> None:
+    def _goes_to_former(self, source: Node) -> bool:
+        """Two hosts have one name. Where all do, former ones hear the new ones and the other way round."""
+        if self.plan.zombies_at_once and isinstance(source, HostNode):
+            return not self.faults.is_former(source)
+        return self.rng.random() < 0.5
+
+    def publish(self, node: Node, effect: fx.Publish) -> None:
+        """On the bus, or in the queue of a client that has lost its broker."""
         body = effect.body
+        if node.name in self.faults.queued:
+            self.faults.queued[node.name].append(effect)
+            return
         if isinstance(body, Event):
             id = Id(body.publisher, effect.topic, body.serial)
             number = (body.stamp.rank, body.stamp.number)
@@ -344,6 +378,8 @@ class World:
             node.step(fx.BusSubscribed(topic))
 
     def _from_bus(self, name: str, body: Event | Void) -> None:
+        if isinstance(body, Event) and body.publisher != forgery.FORGER:
+            self.history.subscribers[name].arrived.add((body.stamp.rank, body.stamp.number))
         self.nodes[name].step(body)
 
     def _changed(self, node: Node, effect: fx.Changed) -> None:
