@@ -90,7 +90,8 @@ def _check_told(history: History, call: CallSeen, outcome: Outcome, at: float = 
     called = call.called_at is not None and has_locals(call.terms)
     if outcome.status is Status.FINISHED and not committed and not called:
         history.violation(f"told finished, took no effect anywhere: {what}")
-    if outcome.status in (Status.ABORTED, Status.REFUSED) and committed:
+    later = outcome.tx is None and any(_final(history, tx) is not None for tx in _tries(history, call))
+    if outcome.status in (Status.ABORTED, Status.REFUSED) and (committed or later):
         history.violation(f"told {outcome.status.value}, was committed: {what}")
     if outcome.status is Status.COMMITTED and not outcome.called and has_locals(call.terms):
         history.violation(f"committed without a call: {what}")
@@ -99,9 +100,13 @@ def _check_told(history: History, call: CallSeen, outcome: Outcome, at: float = 
 def _committed(history: History, call: CallSeen, tx: TxId | None, before: float = math.inf) -> bool:
     """Whether this transaction committed; of an answer that names none, whether any under the key of the call did."""
     tried = [one for one, of in history.by_tx.items() if of.key == call.key] if tx is None else [tx]
-    own = [one for one in tried if history.by_tx.get(one) is call]  # tried again, it is another call under the same key
-    seen = [(one, commit, at) for one in tried for (commit, _), at in history.decisions.get(one, {}).items()]
-    return any(commit and (at <= before or one in own) for one, commit, at in seen)
+    seen = [(commit, at) for one in tried for (commit, _), at in history.decisions.get(one, {}).items()]
+    return any(commit and at <= before for commit, at in seen)
+
+
+def _tries(history: History, call: CallSeen) -> list[TxId]:
+    """The transactions of this very call; tried again, it is another call under the same key."""
+    return [tx for tx, of in history.by_tx.items() if of is call]
 
 
 def applied_checker(world: World) -> None:
