@@ -82,7 +82,8 @@ def _check_told(history: History, call: CallSeen, outcome: Outcome, at: float = 
     """
     committed = _committed(history, call, outcome.tx, math.inf if outcome.tx is not None else at)
     what = f"{outcome.tx} under {call.key}"
-    excused = outcome.tx is None and call.coordinator in history.crashed and not _committed(history, call, None, at)
+    unconfirmed = _committed(history, call, None, at) and not call.called_by_another  # who called may have confirmed
+    excused = outcome.tx is None and call.coordinator in history.crashed and not unconfirmed
     if outcome.status is Status.UNKNOWN and not excused:
         history.violation(f"told unknown: {what}")
     if outcome.status is Status.COMMITTED and not committed and call.terms.tx_type is TxType.DISTRIBUTED:
