@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
@@ -64,6 +65,7 @@ _logger = logging.getLogger(__name__)
 _MOST_AT_ONCE = 512
 _SOON_SECONDS = 0.005
 _FORGET_SECONDS = 0.25
+_LOOK_SECONDS = 0.1
 
 Probe = Callable[[str, object], None]
 """Hears of every step on its way, for tests that end the process exactly there and for tracing; on whatever thread.
@@ -106,6 +108,7 @@ class Loop:
         self._stopping = False
         self._sync_later: tuple[float, Callable[[], None]] | None = None
         self._markers: tuple[TxId, ...] = ()
+        self._next_look = 0.0
         self._thread = threading.Thread(target=self._run, name=f"txlayer-site-{wires.site}", daemon=True)
 
     # From any thread
@@ -274,6 +277,11 @@ class Loop:
         self._watch_room()
 
     def _watch_room(self) -> None:
+        """Not after every sync: to ask the system takes as long as a step or two."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_SECONDS
         low = self.log.low()
         if low != self.participant.coordinator.room_low:
             _logger.warning("the disk of the log is almost full" if low else "the disk of the log has room again")
