@@ -1,10 +1,9 @@
 """One paho client and the thread that runs it.
 
-paho is used by one thread at a time, this one unless it sleeps; other threads leave their requests in queues. Those who
-find it asleep send what is queued themselves, because waking another thread takes longer than that; otherwise it is
-awake and will. So no callback of paho's ever runs application code, nobody waits for a lock of paho's, and publishes
-leave in the order in which they were made. They are handed to paho only between CONNACK and the loss of the connection:
-paho would let them onto the wire before the CONNACK, where they overtake those that it sends again.
+Everything paho does happens on this thread; other threads leave their requests in queues and wake it. So no callback of
+paho's ever runs application code, no lock of paho's is held while anybody waits, and publishes leave in the order in
+which they were made. They are handed to paho only between CONNACK and the loss of the connection: paho would let them
+onto the wire before the CONNACK, where they overtake those that it sends again.
 
 Each connection is a generation with an acknowledgement window of its own.
 """
@@ -123,8 +122,6 @@ class Session:
         self._stopping = threading.Event()
         self._drained = threading.Event()
         self._wake_up = WakeUp()
-        self._using = threading.Lock()
-        """Held by whoever uses paho: the network thread, but while it sleeps in `_serve`."""
         self._set_up(will)
         self._thread = threading.Thread(target=self._run, name=f"txlayer-mqtt-{endpoint}", daemon=True)
 
@@ -206,7 +203,7 @@ class Session:
     def send(self, outgoing: Outgoing) -> Receipt:
         """Queue a publish. The caller serialises its calls."""
         self._outbox.put(outgoing)
-        self._hurry()
+        self._wake_up.call()
         if self._ended is not None:
             self._outbox.fail(self._ended)
         return outgoing.receipt
@@ -276,10 +273,6 @@ class Session:
     # -- the network thread --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with self._using:
-            self._keep_up()
-
-    def _keep_up(self) -> None:
         try:
             while not self._stopping.is_set() and not self._taken_over:
                 if self._connect():
@@ -397,9 +390,10 @@ class Session:
         wanted, next_misc, began = select.POLLIN, 0.0, time.monotonic()
         self._filters.resume()
         while self.client.socket() is sock and not (self._stopping.is_set() and not self._commands):
-            self._acknowledge()
-            self._run_commands()
-            unsent = not self._send_queued(sock)
+            self._pump()
+            if self.client.want_write():
+                self.client.loop_write()
+            unsent = not flush(sock) or self.client.want_write()
             if self.client.socket() is not sock:  # closed behind a DISCONNECT
                 return
             self._wake_up.asleep = True
@@ -409,7 +403,8 @@ class Session:
                 poller.modify(sock, wanted)
             unread = bool(reading and pending and pending())
             busy = self._commands or self._acks or self._outbox.has_work(self._room) or unread
-            ready = self._sleep(poller, 0 if busy else 500)
+            ready = poller.poll(0 if busy else 500)
+            self._wake_up.asleep = False
             self._read(ready, unread)
             now = time.monotonic()
             if now > next_misc:
@@ -419,15 +414,6 @@ class Session:
                 self.client.loop_misc()
                 if now - began > LONGEST_PAUSE:
                     self._patience.progress()
-
-    def _sleep(self, poller: select.poll, milliseconds: int) -> list[tuple[int, int]]:
-        """Until there is something to do; meanwhile others may send."""
-        self._using.release()
-        try:
-            return poller.poll(milliseconds)
-        finally:
-            self._using.acquire()
-            self._wake_up.asleep = False
 
     def _read(self, ready: Sequence[tuple[int, int]], unread: bool) -> None:
         wake = self._wake_up.fileno()
@@ -449,15 +435,17 @@ class Session:
         """How many publishes may be on their way now."""
         return self._inflight if self._connected else 0
 
-    def _acknowledge(self) -> None:
+    def _pump(self) -> None:
+        """Hand to paho what others have asked for."""
         while self._acks:
             window, mid = self._acks.popleft()
             if window is self._window:
                 self.client.ack(mid, 1)
-
-    def _run_commands(self) -> None:
         while self._commands:
             self._commands.popleft()()
+        self._outbox.pump(self._room)
+        if self._draining and self._outbox.empty:
+            self._drained.set()
 
     def _goodbye(self, forget: bool) -> None:
         self._stopping.set()  # here too: whoever closes may not have come to it, and this thread would connect again
@@ -521,30 +509,7 @@ class Session:
     def _release(self, released: Sequence[Delivery]) -> None:
         window = self._window
         self._acks.extend((window, delivery.token) for delivery in released)
-        self._hurry()
-
-    def _hurry(self) -> None:
-        """Something was queued: send it here and now if the network thread sleeps; if that cannot be done, wake it."""
-        if not self._wake_up.asleep or not self._using.acquire(blocking=False):
-            self._wake_up.call()
-            return
-        try:
-            sock = self.client.socket()
-            sent = sock is not None and self._connected and self._send_queued(sock)
-        finally:
-            self._using.release()
-        if not sent:
-            self._wake_up.call()
-
-    def _send_queued(self, sock: Any) -> bool:
-        """Hand to paho what others have asked for; False if some is left because the kernel takes no more now."""
-        self._acknowledge()
-        self._outbox.pump(self._room)
-        if self._draining and self._outbox.empty:
-            self._drained.set()
-        if self.client.want_write():
-            self.client.loop_write()
-        return flush(sock) and not self.client.want_write()
+        self._wake_up.call()
 
     def _command(self, command: Callable[[], None]) -> None:
         self._commands.append(command)
