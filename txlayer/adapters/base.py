@@ -203,6 +203,10 @@ def as_bytes(payload: object) -> bytes:
     raise UsageError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
 
 
+def name_lost() -> NameTaken:
+    return NameTaken("a later holder has taken this durable name over")
+
+
 class SitePresence:
     """A site's presence: its holder, and what the bus would say at its death."""
 
@@ -296,7 +300,7 @@ class SubscriptionBase(ABC):
                 self._on_lost()
 
     def _on_lost(self) -> None:
-        self.fail(NameTaken("a later holder has taken this durable name over"))
+        self.fail(name_lost())
 
     def _end(self, forget: bool, timeout: float, error: Exception | None = None) -> None:
         with self._ending:

@@ -158,7 +158,7 @@ class Session:
     def open(self) -> None:
         """Connect; raises when the broker cannot be reached in time or refuses us."""
         self._thread.start()
-        if not self._first.wait(self._options.connect_timeout) or not self._connected:
+        if not self._first.wait(self._options.connect_timeout) or not self.generations:
             error = self._failure or BrokerUnreachable(
                 f"no MQTT broker at {self._endpoint} within {self._options.connect_timeout} s"
             )
@@ -252,6 +252,8 @@ class Session:
         if self._thread.is_alive() and elsewhere:
             self._thread.join(max(timeout, 5.0 if forget else 2.0))  # longer only inside a connect that hangs
         self._wake_up.close()
+        if self._thread.ident is None:  # never opened: nobody else will
+            self._wake_up.close_reader()
         self._window.close()
         self._ended = self._ended or _closed()
         self._outbox.fail(self._ended)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from txlayer import metadata
 from txlayer.adapters.ack_window import AckWindow
-from txlayer.adapters.base import SubscriptionBase
+from txlayer.adapters.base import SubscriptionBase, name_lost
 from txlayer.adapters.lane import Lane
 from txlayer.adapters.latest_values import LatestValueWatch
 from txlayer.adapters.memory_broker import below
@@ -247,6 +247,8 @@ class MqttSubscription(SubscriptionBase):
         return self._session.client
 
     def start(self) -> None:
+        if self._holder is not None and self._holder.lost:  # its client id is another's by now: they would fight for it
+            raise name_lost()
         if self._own_session is not None:
             self._own_session.open()
         self._session.subscribe(self._filters(self._topics))()
