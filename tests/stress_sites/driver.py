@@ -53,6 +53,8 @@ class Driver:
     running: dict[str, str] = field(default_factory=dict)
     """Calls that are not over, and the site of each."""
     helpers: dict[str, str] = field(default_factory=dict)
+    voters: dict[str, list[str]] = field(default_factory=dict)
+    """Who votes under its own name, for each type."""
     kills: int = 0
     broker_kills: int = 0
     complaints: list[str] = field(default_factory=list)
@@ -66,6 +68,7 @@ class Driver:
         started = time.monotonic()
         names = [f"s{number}" for number in range(self.wishes.sites)]
         tastes = draw_tastes(self.rng, names)
+        self.voters = {kind: [name for name in names if tastes[name, kind].votes_by_name()] for kind in TYPES}
         bus = f"{self.server.url}?connect_timeout={SLOWEST}"  # nobody starts a site again that gave up on the broker
         for name in names:
             own = {event_type: tastes[name, event_type] for event_type in TYPES}
@@ -126,7 +129,7 @@ class Driver:
 
     def _begin(self, number: int, names: list[str]) -> None:
         rng = self.rng
-        terms = draw_terms(rng, names)
+        terms = draw_terms(rng, names, self.voters)
         publisher = rng.choice(names)
         hosted = terms.access is Access.MULTI or rng.random() < 0.4
         coordinator = rng.choice(names) if hosted else publisher

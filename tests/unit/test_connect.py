@@ -199,7 +199,7 @@ def test_every_error_has_one_root_says_whether_to_retry_and_survives_a_process_b
 
     ours = [kind for kind in all_below(errors.TxLayerError) if kind.__module__ == "txlayer.errors"]
     retriable = {kind.__name__ for kind in ours if kind.retriable}
-    assert retriable == {"BrokerUnreachable", "Backpressure", "OutcomeUnknown", "ResourceUnavailable"}
+    assert retriable == {"BrokerUnreachable", "Backpressure", "OutcomeUnknown", "ResourceUnavailable", "SiteStalled"}
     for kind in ours:
         if kind is not errors.MissingExtra:
             assert str(pickle.loads(pickle.dumps(kind("why")))) == "why"

@@ -35,6 +35,7 @@ from txlayer.effects import (
     ScopeChosen,
     Send,
     SetTimer,
+    Surface,
     UnitCommitted,
     UnitFinished,
     UnitInspected,
@@ -437,6 +438,8 @@ class Executor:
             return [InspectUnit(self.tx, self.choice.compensatable or self.delegated)]
         if self.state is State.APPLYING:
             return self._apply()
+        if self.compensation is not None and self.compensation.parked:  # a crash may have come before that was heard
+            return [Surface("parked", self.tx, "it could not be undone before the site restarted")]
         return [self._doubt_timer()] if self.state is State.REFUSED else []
 
     def on_inspected(self, found: UnitInspected) -> list[Effect]:

@@ -187,6 +187,7 @@ def test_compensation_that_fails_for_good_is_parked_listed_and_kept() -> None:
     bench.restart("a")
     (record,) = (record for key, record in bench.sites["a"].records.items() if key.startswith("m/"))
     assert record.parked
+    assert [surface.what for surface in bench.sites["a"].surfaced] == ["parked", "parked"], "said again: who heard it?"
     assert [event.item.payload for event in record.events] == [b"x"], "all that is needed to undo it by hand"
 
 
