@@ -51,8 +51,8 @@ class Callers:
     def _in_steps(self, order: orders.Run) -> None:
         tx = self.site.transaction(
             order.terms.type, coordinator=order.coordinator, key=order.call if order.keyed else None,
-            access=order.terms.access, on_votes_missing=lambda missing: self.rng.choice([0.0, 1.0]),
-            **terms_of(order.terms),
+            access=order.terms.access, publishers=order.terms.publishers,
+            on_votes_missing=lambda missing: self.rng.choice([0.0, 1.0]), **terms_of(order.terms),
         )  # fmt: skip
         tx.start()
         self.pen.write(lines.Opened(order.call, tx.id))

@@ -11,6 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.stress_sites import lines, orders
 from tests.stress_sites.handle import Handle
 from tests.stress_sites.remains import Remains
@@ -68,7 +70,7 @@ class Driver:
         started = time.monotonic()
         names = [f"s{number}" for number in range(self.wishes.sites)]
         tastes = draw_tastes(self.rng, names)
-        self.voters = {kind: [name for name in names if tastes[name, kind].votes_by_name()] for kind in TYPES}
+        self.voters = {kind: [name for name in names if tastes[name, kind].taste.votes_by_name()] for kind in TYPES}
         bus = f"{self.server.url}?connect_timeout={SLOWEST}"  # nobody starts a site again that gave up on the broker
         for name in names:
             own = {event_type: tastes[name, event_type] for event_type in TYPES}
@@ -129,7 +131,7 @@ class Driver:
 
     def _begin(self, number: int, names: list[str]) -> None:
         rng = self.rng
-        terms = draw_terms(rng, names, self.voters)
+        terms = replace(draw_terms(rng, names, self.voters), committers=())  # here only who began commits
         publisher = rng.choice(names)
         hosted = terms.access is Access.MULTI or rng.random() < 0.4
         coordinator = rng.choice(names) if hosted else publisher
