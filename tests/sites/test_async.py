@@ -152,7 +152,8 @@ def test_a_cancelled_wait_does_not_stop_the_site(memory_sites: Sites) -> None:
 @pytest.mark.parametrize("before", [True, False])
 def test_what_a_thread_begins_for_a_cancelled_task_is_given_up(memory_sites: Sites, before: bool) -> None:
     """Whether the thread was through when the task was cancelled, or not yet."""
-    type, cancelled, begun = memory_sites.name("meetings"), threading.Event(), threading.Event()
+    type = memory_sites.name("meetings")
+    entered, cancelled, begun = threading.Event(), threading.Event(), threading.Event()
 
     async def main() -> None:
         member = make(memory_sites, "a")
@@ -164,6 +165,7 @@ def test_what_a_thread_begins_for_a_cancelled_task_is_given_up(memory_sites: Sit
             begin = tx._begin
 
             def held() -> Any:
+                entered.set()
                 if before:
                     assert cancelled.wait(DEADLINE)
                 core = begin()
@@ -173,7 +175,9 @@ def test_what_a_thread_begins_for_a_cancelled_task_is_given_up(memory_sites: Sit
             tx._begin = held
             starting = asyncio.create_task(tx.start())
             await asyncio.sleep(0)
-            if not before:
+            if before:
+                await until(entered.is_set)  # a thread that has not come to it yet never does
+            else:
                 begun.wait(DEADLINE)  # the loop stands still meanwhile: the task cannot take what the thread returns
             starting.cancel()
             with pytest.raises(asyncio.CancelledError):
