@@ -502,9 +502,13 @@ class ConfirmCall:
 
 @dataclass(frozen=True, slots=True)
 class LeaveCall:
-    """A caller wants nothing more of its call. The coordinator is told nothing and keeps the outcome for others."""
+    """A caller wants nothing more of its call. The coordinator is told nothing and keeps the outcome for others.
+
+    With a reason, what has been opened is aborted: only a role knows whether that was before the caller left.
+    """
 
     call: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,9 +132,7 @@ class Transacting:
         name what has committed before.
         """
         self.ended = True
-        if self.call.tx is not None and not self.joined:
-            self.engine.post(AbortCall(self.call.name, "its publisher gave up waiting for the coordinator"))
-        self.leave()
+        self.leave("" if self.joined else "its publisher gave up waiting for the coordinator")
         where = self.plan.coordinator if self.plan is not None else getattr(self.call.tx, "coordinator", "")
         reason = f"no answer from coordinator {where!r} within {self.begin_within()} s"
         definite = self.plan is not None and not self.plan.key and not self.plan.terms.committers
@@ -204,9 +202,9 @@ class Transacting:
         kept = self.plan is not None and self.plan.key and outcome.status is Status.COMMITTED
         self.leave() if kept or self.joined else self.release(ConfirmCall(self.call.name))
 
-    def leave(self) -> None:
-        """Nothing more is wanted of this call."""
-        self.release(LeaveCall(self.call.name))
+    def leave(self, reason: str = "") -> None:
+        """Nothing more is wanted of this call; with a reason, what it has opened is aborted."""
+        self.release(LeaveCall(self.call.name, reason))
 
     def release(self, call: ConfirmCall | LeaveCall) -> None:
         """Let go of the call here."""

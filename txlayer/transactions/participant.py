@@ -309,7 +309,10 @@ class Participant:
             del self.by_tx[publisher.tx]
         if self.by_key.get(publisher.key) == call.call:
             del self.by_key[publisher.key]
-        return [(("p", call.call), [CancelTimer(("p", call.call, name)) for name in ("retry", "call")])]
+        effects: list[Effect] = [CancelTimer(("p", call.call, name)) for name in ("retry", "call")]
+        if call.reason and publisher.tx is not None:
+            effects.append(Send(publisher.tx.coordinator, m.Abort(publisher.tx, self.seat.site, call.reason)))
+        return [(("p", call.call), effects)]
 
     def _remember(self, tx: TxId) -> None:
         """A confirmation can get lost: the coordinator then repeats the outcome, and is told again."""

@@ -14,6 +14,7 @@ from txlayer.effects import (
     FollowCall,
     HandlerDone,
     JoinCall,
+    LeaveCall,
     MemberAborts,
     PublishCall,
     Received,
@@ -309,6 +310,15 @@ def test_refused_delegation_stays_aborted_for_whoever_asks_after_a_restart() -> 
     assert not bench.sites["h"].participant.coordinator.transactions
     bench.give("p", AskCall("later", "h", tx))
     assert status(bench, "later") is Status.ABORTED
+
+
+def test_who_gives_up_aborts_what_was_opened_meanwhile() -> None:
+    bench = Bench(Site("p"), Site("h"), Site("a", member()))
+    begin(bench, coordinator="h")
+    bench.give("p", LeaveCall("k", "given up"))
+    left = bench.sites["h"].participant.coordinator.transactions.values()
+    assert all(one.outcome is not None and one.outcome.status is Status.ABORTED for one in left)
+    assert "Abort" in bench.kinds()
 
 
 def test_restarted_coordinator_presumes_abort_only_for_its_own_log() -> None:
