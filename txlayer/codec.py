@@ -31,6 +31,9 @@ class Frame(Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
+_BUNDLE = b"\xc1"
+"""What MessagePack never begins with."""
+_bundle_decoder = msgspec.msgpack.Decoder(list[bytes])
 _frame_decoder = msgspec.msgpack.Decoder(Frame)
 _body_decoder: msgspec.msgpack.Decoder[messages.AnyMessage] = msgspec.msgpack.Decoder(messages.AnyMessage)
 
@@ -43,6 +46,21 @@ def encode_body(message: messages.AnyMessage) -> bytes:
 def encode_frame(frame: Frame) -> bytes:
     """A frame as the bus carries it."""
     return _encoder.encode(frame)
+
+
+def encode_bundle(frames: list[bytes]) -> bytes:
+    """Frames that go the same way, as one message of the bus."""
+    return frames[0] if len(frames) == 1 else _BUNDLE + _encoder.encode(frames)
+
+
+def frames_of(data: bytes) -> list[bytes]:
+    """The frames in a message of the bus."""
+    if not data.startswith(_BUNDLE):
+        return [data]
+    if len(data) > MAX_FRAME_BYTES:
+        raise DecodeError(f"a bundle of {len(data)} bytes is over the limit of {MAX_FRAME_BYTES}")
+    frames: list[bytes] = _decode(_bundle_decoder, data[1:])
+    return frames
 
 
 def decode_frame(data: bytes) -> Frame:

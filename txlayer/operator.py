@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from txlayer import messages as m
+from txlayer.codec import frames_of
 from txlayer.delivery import Delivery
 from txlayer.errors import DecodeError, UsageError
 from txlayer.logs.record_log import Identity, open_log
@@ -48,17 +49,20 @@ class RunningSite:
 
         def on_delivery(delivery: Delivery) -> None:
             try:
-                message = seal.open(delivery.payload).message
+                messages = [seal.open(frame).message for frame in frames_of(delivery.payload)]
             except DecodeError:
                 return
-            if isinstance(message, m.Operated) and (message.id, message.site) == (id, self.name):
-                answers.append(message)
-                answered.set()
+            for message in messages:
+                if isinstance(message, m.Operated) and (message.id, message.site) == (id, self.name):
+                    answers.append(message)
+                    answered.set()
 
         me = Wires(self.bus, f"operator-{id}")
         subscription = self.bus.subscribe(me.inbox(me.site), on_delivery, ack=Ack.AUTO)
         try:
-            me.publish(me.inbox(self.name), seal.close(m.Operate(self.name, me.site, id, action, tx)))
+            question = m.Operate(self.name, me.site, id, action, tx)
+            me.say(me.inbox(self.name), question, seal.close(question))
+            me.flush()
             if not answered.wait(self.within):
                 raise UsageError(f"site {self.name!r} did not answer within {self.within} s: is the security the same?")
         finally:

@@ -183,6 +183,15 @@ class Bus(Protocol):
     ) -> Receipt:
         """Hand an event over. Never blocks on the broker; raises `Backpressure` when too much is waiting already."""
 
+    def say(self, topic: str, payload: bytes) -> None:
+        """Hand over a message whose sender says it again until it is answered: no receipt, no number, it may get lost.
+
+        It leaves with the next `flush`, together with what was said before.
+        """
+
+    def flush(self) -> None:
+        """Let go of what was said. Never blocks on the broker."""
+
     def subscribe(
         self,
         topics: str | Sequence[str],

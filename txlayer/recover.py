@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from txlayer import messages as m
+from txlayer.codec import frames_of
 from txlayer.commands.options import add_security, security
 from txlayer.commands.tables import show
 from txlayer.delivery import Delivery
@@ -96,12 +97,13 @@ class Inquiry:
         def hear(delivery: Delivery) -> None:
             delivery.ack()
             try:
-                event = received(engine.settings.seal, delivery.payload)
+                events = [received(engine.settings.seal, frame) for frame in frames_of(delivery.payload)]
             except TxLayerError:
                 return
-            if event is not None and isinstance(event.message, deciding) and event.message.tx == branch.name.tx:
-                decisions.append(event.message)
-                heard.set()
+            for event in events:
+                if event is not None and isinstance(event.message, deciding) and event.message.tx == branch.name.tx:
+                    decisions.append(event.message)
+                    heard.set()
 
         for type in self._types:
             topic = engine.wires.control(type)

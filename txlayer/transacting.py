@@ -189,11 +189,19 @@ class Transacting:
             return resource.work(tx)
         member = engine.ask(lambda: engine.takes_work(tx, resource))
         if member is None:
+            self._raise_if_ended()
             raise UsageError(f"{tx} does not work on this resource: site.enlist({self.type!r}, resources=[...])")
         unit = member[resource]
         if not engine.ask(lambda: engine.keeps_work(tx)):
+            self._raise_if_ended()
             raise ResourceError(f"{tx} has ended meanwhile: what is done in it is rolled back")
         return unit
+
+    def _raise_if_ended(self) -> None:
+        """It may end at any moment, by a member's no: then that is what the publisher hears, whatever it just did."""
+        ended = self.call.outcome or self.call.aborting
+        if ended is not None:
+            raise_for(ended)
 
     def take_note(self, outcome: Outcome) -> None:
         """The caller knows the outcome. Under a key of its own it is kept, so that the key is not used twice."""

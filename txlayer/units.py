@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from txlayer.messages import ChainKind, TxId
 
 UNDO = "~undo"
+_CHAINS = {kind.value: kind for kind in ChainKind}
 
 
 def undo_of(unit: TxId) -> TxId:
@@ -31,7 +32,8 @@ def entry_of(tx: TxId, kind: ChainKind) -> TxId:
 
 def chain_of(unit: TxId) -> ChainKind | None:
     """The chain that brought the work of a unit; None for a member's."""
-    return next((kind for kind in ChainKind if unit.nonce.endswith(f"~{kind.value}")), None)
+    _, tilde, kind = unit.nonce.rpartition("~")
+    return _CHAINS.get(kind) if tilde else None
 
 
 def transaction_of(unit: TxId) -> TxId:

@@ -77,6 +77,13 @@ class BusBase(ABC):
         type: str = "",
     ) -> Receipt: ...
 
+    def say(self, topic: str, payload: bytes) -> None:
+        """As any event, where the driver has nothing cheaper."""
+        self.publish(topic, payload)
+
+    def flush(self) -> None:
+        return  # where the driver sends at once, nothing waits
+
     @abstractmethod
     def announce(self, key: str, value: bytes | None) -> Receipt: ...
 

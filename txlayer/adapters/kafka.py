@@ -98,6 +98,12 @@ class KafkaBus(BusBase):
             raise self._too_large(payload, key)
         return self._outbox.send(topic, payload, headers, key, type)
 
+    def say(self, topic: str, payload: bytes) -> None:
+        self._check_open()
+        if len(payload) > self._max_payload:
+            raise self._too_large(payload)
+        self._outbox.say(topic, payload)
+
     def announce(self, key: str, value: bytes | None) -> Receipt:
         check_text("the key of a latest value", key)
         if value is not None and len(value := as_bytes(value)) > self._max_payload:

@@ -146,6 +146,19 @@ class KafkaOutbox:
             self._topics.find(topic, compacted=compacted).add_done_callback(_Open(self, route))
         return event.receipt
 
+    def say(self, topic: str, payload: bytes) -> None:
+        """A message that nobody waits for: no number, no report."""
+        route = self._open.get(topic)
+        if route is None:
+            self.send(topic, payload, None, None, "")
+            return
+        try:
+            self._produce(route.topic, payload, None, route.default)
+        except BufferError:
+            raise self._full() from None
+        except KafkaException as exc:
+            raise self._refused(exc) from exc
+
     def stream(self, topic: str) -> Stream:
         """The stream of this publisher's events without a key."""
         route = self._routes[topic]

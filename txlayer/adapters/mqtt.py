@@ -78,6 +78,8 @@ class MqttBus(BusBase):
         self._own_client = own_client
         self._envelope = options.protocol != "5"
         self._topics: dict[str, Stream] = {}
+        self._said: dict[str, bytes] = {}
+        """Topics of `say`, as they stand in a packet."""
         self._client_ids = itertools.count(1)
         self._router = Router(self._envelope)
         self._main = self._new_session(own_client or self._new_client(), self._router)
@@ -121,6 +123,19 @@ class MqttBus(BusBase):
                 raise buffer_full(main.event_bytes, self._options.buffer_bytes)
             stream.number = number
             return main.send(Outgoing(topic, body, properties, size))
+
+    def say(self, topic: str, payload: bytes) -> None:
+        """At QoS 0, from the caller's thread; without a connection it waits as any event does."""
+        self._check_open()
+        if topic not in self._said:
+            _check_topic(topic)
+            self._said[topic] = topic.encode()
+        self._size(topic, len(payload), payload, None)
+        if not self._main.say(self._said[topic], payload):
+            self.publish(topic, payload)
+
+    def flush(self) -> None:
+        self._main.flush()
 
     def announce(self, key: str, value: bytes | None) -> Receipt:
         if self._closed:

@@ -31,6 +31,11 @@ class PackedProperties(Properties):
         object.__setattr__(self, "packed", packed)
 
     @property
+    def none(self) -> bool:
+        """There are no properties."""
+        return not self.__dict__["packed"]
+
+    @property
     def metadata(self) -> bytes | None:
         """The metadata as text, if they are the only property."""
         packed: bytes = self.__dict__["packed"]
@@ -72,6 +77,18 @@ class QuickClient(Client):
             sock.close()
             raise
         return sock
+
+    def say(self, topic: bytes, payload: bytes) -> bool:
+        """Put a PUBLISH at QoS 0 into the socket's buffer, from any thread; False if there is no room or no socket.
+
+        paho's own way builds a receipt, a reason and properties for each, which here nobody looks at.
+        """
+        properties = b"\0" if self._protocol == MQTTProtocolVersion.MQTTv5 else b""
+        rest = b"".join((len(topic).to_bytes(2), topic, properties, payload))
+        try:
+            return self._sock is not None and bool(self._sock.send(b"\x30" + varint(len(rest)) + rest))
+        except BlockingIOError:
+            return False
 
     def _handle_publish(self) -> MQTTErrorCode:
         command, packet = self._in_packet["command"], bytes(self._in_packet["packet"])

@@ -24,6 +24,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from txlayer.adapters.ack_window import AckWindow
+from txlayer.adapters.mqtt_client import QuickClient
 from txlayer.adapters.mqtt_filters import MQTT_LARGEST, Answer, Filters, SessionFilters, some
 from txlayer.adapters.mqtt_options import (
     NEVER_EXPIRES,
@@ -36,7 +37,7 @@ from txlayer.adapters.mqtt_options import (
 )
 from txlayer.adapters.mqtt_outbox import Outbox, Outgoing
 from txlayer.adapters.mqtt_patience import FIGHT_SECONDS, LONGEST_PAUSE, LOST_FIGHT, Patience
-from txlayer.adapters.mqtt_socket import flush, no_delay
+from txlayer.adapters.mqtt_socket import BufferedSocket, flush, no_delay
 from txlayer.adapters.wake_up import WakeUp
 from txlayer.delivery import Delivery
 from txlayer.errors import (
@@ -207,6 +208,16 @@ class Session:
         if self._ended is not None:
             self._outbox.fail(self._ended)
         return outgoing.receipt
+
+    def say(self, topic: bytes, payload: bytes) -> bool:
+        """Put a message at QoS 0 behind what is being sent; False if that cannot be done now."""
+        return self._connected and isinstance(self.client, QuickClient) and self.client.say(topic, payload)
+
+    def flush(self) -> None:
+        """Send what was said: here, or on the network thread where only that may."""
+        sock: Any = self.client.socket()
+        if isinstance(sock, BufferedSocket) and not (sock.shared and flush(sock)):
+            self._wake_up.insist()
 
     def subscribe(self, filters: Filters) -> Confirm:
         """Ask for them, behind what was asked for before. Survives reconnects; whoever gives up unsubscribes."""

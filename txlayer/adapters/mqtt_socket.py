@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 from typing import Any
 
 _READ_BYTES = 64 * 1024
@@ -15,13 +16,19 @@ _MOST_UNSENT = 1024 * 1024
 
 
 class BufferedSocket:
-    """Stands where paho has its socket. Whoever runs the client calls `flush` after paho has written."""
+    """Stands where paho has its socket. Whoever runs the client calls `flush` after paho has written.
+
+    Only whole packets are put in, so another thread may put in its own, and flush.
+    """
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
         self._data = b""
         self._place = 0
         self._unsent = bytearray()
+        self._sending = threading.Lock()
+        self.shared = not isinstance(sock, ssl.SSLSocket)
+        """Whether one thread may write while another reads."""
 
     def recv(self, count: int) -> bytes:
         place = self._place
@@ -33,17 +40,19 @@ class BufferedSocket:
         return chunk
 
     def send(self, data: bytes) -> int:
-        if len(self._unsent) > _MOST_UNSENT:
-            raise BlockingIOError("the broker does not read")
-        self._unsent += data
+        with self._sending:
+            if len(self._unsent) > _MOST_UNSENT:
+                raise BlockingIOError("the broker does not read")
+            self._unsent += data
         return len(data)
 
     def flush(self) -> bool:
         """Write what is buffered; False if some is left because the kernel takes no more now."""
         try:
-            while self._unsent:
-                sent = self._sock.send(self._unsent)
-                del self._unsent[:sent]
+            with self._sending:
+                while self._unsent:
+                    sent = self._sock.send(self._unsent)
+                    del self._unsent[:sent]
         except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             return False
         return True

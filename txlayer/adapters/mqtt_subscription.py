@@ -139,6 +139,8 @@ class Router:
         if self._envelope:
             return _from_envelope(topic, payload, message)
         properties = message.properties
+        if isinstance(properties, PackedProperties) and properties.none:
+            return _perhaps_enveloped(topic, payload, message)
         text = properties.metadata if isinstance(properties, PackedProperties) else None
         if text is not None:
             return _with_key(Delivery(topic, payload, None, NO_HEADERS, metadata.from_text(text), "", message))

@@ -32,8 +32,8 @@ class Call:
     """Of a transaction that was joined."""
     outcome: Outcome | None = None
     """The final one."""
-    aborting: str = ""
-    """Why the distributed part has aborted, while local members still wait for the publisher."""
+    aborting: Outcome | None = None
+    """How the distributed part has ended, while local members still wait for the publisher."""
     waiting: list[Future[Answer]] = field(default_factory=list)
 
 

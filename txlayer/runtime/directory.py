@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from txlayer import messages as m
-from txlayer.effects import Broadcast, Effect, Send
+from txlayer.effects import Broadcast, Send
 from txlayer.errors import TxLayerError
 from txlayer.messages import Access, TxId
 from txlayer.ports import Bus, Watch
@@ -49,7 +49,7 @@ class OpenTransactions:
     desk: CoordinatorDesk
     announced: dict[TxId, None] = field(default_factory=dict)
 
-    def on_effect(self, effect: Effect) -> None:
+    def on_said(self, effect: Send | Broadcast) -> None:
         """Created tells that it is open; what goes to all members tells that it takes no more events."""
         if type(effect) is Send and type(effect.message) is m.Created:
             self._open(effect.message.tx)

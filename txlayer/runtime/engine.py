@@ -18,11 +18,11 @@ from txlayer.delivery import Delivery
 from txlayer.effects import (
     AbortCall,
     Broadcast,
-    Effect,
     FinishUnit,
     FollowCall,
     Input,
     PresenceChanged,
+    Send,
     Surface,
     UnfollowCall,
     WaitLonger,
@@ -205,7 +205,7 @@ class Engine:
         )
         self.loop.workshop = self.workshop
         self.loop.on_surface = self._on_surface
-        self.loop.on_effect = self._on_effect
+        self.loop.on_said = self._on_said
         self.loop.on_stopped = self._on_stopped
         self.operations = Operations.of(self.loop)
         self.loop.on_operate = self._on_operate
@@ -352,7 +352,7 @@ class Engine:
         role, member = self.participant.subscriber._member(tx), self.members.known.get(tx)
         if not isinstance(role, Executor) or role.state not in (State.JOINED, State.ACTIVE):
             return None
-        if member is None or not any(resource is one for one in member.resources()):
+        if member is None or not any(resource is one for one in member.resources):
             return None
         role.started = True
         return member
@@ -527,10 +527,10 @@ class Engine:
 
     # On the runtime thread
 
-    def _on_effect(self, effect: Effect) -> None:
-        if type(effect) is Broadcast and type(effect.message) is Census:
+    def _on_said(self, effect: Send | Broadcast) -> None:
+        if type(effect.message) is Census:
             self._since.setdefault(effect.message.tx, time.monotonic())
-        self.open_transactions.on_effect(effect)
+        self.open_transactions.on_said(effect)
 
     def _on_surface(self, surface: Surface) -> None:
         _logger.info("%s: %s %s %s", self.settings.name, surface.what, surface.tx or "", surface.detail)
@@ -538,7 +538,7 @@ class Engine:
         if surface.what == "votes missing":
             self._on_votes_missing(surface)
         elif surface.what == "distributed part aborted" and call is not None:
-            call.aborting = surface.what
+            call.aborting = self.participant.publishers[surface.detail].outcome
         for hear in self.surfaces:
             self._run(partial(hear, surface))
 

@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from txlayer import messages as m
+from txlayer.codec import frames_of
 from txlayer.delivery import Delivery
 from txlayer.effects import (
     Answer,
@@ -46,7 +47,7 @@ from txlayer.effects import (
     TimerFired,
     TimerKey,
 )
-from txlayer.errors import DecodeError, NameTaken, PayloadTooLarge, TxLayerError
+from txlayer.errors import DecodeError, NameTaken, TxLayerError
 from txlayer.logs.record_log import RecordLog
 from txlayer.messages import TxId
 from txlayer.records import Heuristic
@@ -55,7 +56,7 @@ from txlayer.runtime.inbox import received
 from txlayer.runtime.settling import Registrar
 from txlayer.runtime.timers import Timers
 from txlayer.runtime.unit_work import WORK
-from txlayer.runtime.wires import Wires
+from txlayer.runtime.wires import TooLarge, Wires
 from txlayer.runtime.workshop import TaskDone, Workshop
 from txlayer.runtime.write_ahead import WriteAhead
 from txlayer.security import Seal
@@ -89,7 +90,7 @@ class Loop:
         self.workshop: Workshop
         self.registrar: Registrar | None = None
         self.on_surface: Callable[[Surface], None] = lambda _: None
-        self.on_effect: Callable[[Effect], None] | None = None
+        self.on_said: Callable[[Send | Broadcast], None] = lambda _: None
         self.on_operate: Callable[[m.Operate], None] = lambda _: None
         self.on_stopped: Callable[[Exception], None] = lambda _: None
         self.ignores: Callable[[m.Census], bool] = lambda _: False
@@ -109,6 +110,7 @@ class Loop:
         self._sync_later: tuple[float, Callable[[], None]] | None = None
         self._markers: tuple[TxId, ...] = ()
         self._next_look = 0.0
+        self._perform_by = self._performers()
         self._thread = threading.Thread(target=self._run, name=f"txlayer-site-{wires.site}", daemon=True)
 
     # From any thread
@@ -176,9 +178,9 @@ class Loop:
         if self.wires.presence is not None and self.wires.presence.lost:
             raise NameTaken(f"a later life of {self.wires.site!r} has taken the name over; this one stops")
         self._settle()
+        self._flush()
         while self._ahead.urgent:
             self._sync()
-            self._settle()
         if self._ahead.dirty():
             self._sync_within(_SOON_SECONDS if self._ahead.soon else _FORGET_SECONDS)
         if not self._ahead.soon:
@@ -227,10 +229,18 @@ class Loop:
 
     def _receive(self, delivery: Delivery) -> None:
         try:
-            event = received(self._seal, delivery.payload)
+            frames = frames_of(delivery.payload)
         except DecodeError as exc:
-            self.refused += 1
-            _logger.warning("%s: a frame was refused: %s", delivery.topic, exc)
+            self._refuse(delivery.topic, exc)
+            return
+        for frame in frames:
+            self._open(delivery.topic, frame)
+
+    def _open(self, topic: str, frame: bytes) -> None:
+        try:
+            event = received(self._seal, frame)
+        except DecodeError as exc:
+            self._refuse(topic, exc)
             return
         if event is None or (type(event.message) is m.Census and self.ignores(event.message)):
             return
@@ -238,6 +248,10 @@ class Loop:
             self.on_operate(event.message)
         elif type(event.message) is not m.Operated:
             self._step(event)
+
+    def _refuse(self, topic: str, error: DecodeError) -> None:
+        self.refused += 1
+        _logger.warning("%s: a frame was refused: %s", topic, error)
 
     def operate(self, role: Role, effects: list[Effect]) -> None:
         """Take what a role asks for at an operator's word."""
@@ -273,7 +287,10 @@ class Loop:
         self.log.sync()
         if probe is not None:
             probe("synced", self.log)
-        self._perform(self._ahead.synced())
+        for effects in self._ahead.synced():
+            self._perform(effects)
+            self._settle()
+            self._flush()
         self._watch_room()
 
     def _watch_room(self) -> None:
@@ -288,44 +305,31 @@ class Loop:
             self._step(RoomChanged(low))
 
     def _perform(self, effects: list[Effect]) -> None:
-        probe = self._probe
+        perform, probe = self._perform_by, self._probe
         for effect in effects:
             if probe is not None:
                 probe("perform", effect)
-            self._perform_one(effect)
+            perform[type(effect)](effect)
             if probe is not None:
+                self._flush()
                 probe("performed", effect)
 
-    def _perform_one(self, effect: Effect) -> None:
-        match effect:
-            case SetTimer():
-                self._timers.set(effect.key, effect.seconds)
-            case CancelTimer():
-                self._timers.cancel(effect.key)
-            case Send():
-                self._send(effect)
-            case Broadcast():
-                self._publish(self.wires.control(effect.type), effect.message)
-            case AskScope() | Notify():
-                self.workshop.take(effect)
-            case _ if isinstance(effect, WORK):
-                self.workshop.take(effect)
-            case Answer():
-                self._publish(self.wires.control(effect.type), m.Relay(effect.tx, effect.frame))
-            case PublishPlain():
-                self.wires.publish_plain(effect.tx, effect.event)
-            case Opened():
-                self.calls.on_opened(effect)
-            case Resolve():
-                self.calls.on_resolve(effect)
-            case Surface():
-                self.on_surface(effect)
-            case Settle() | ForgetSettlements():
-                self._ask_register(effect)
-            case _:
-                raise AssertionError(f"nobody performs {type(effect).__name__}")
-        if self.on_effect is not None:
-            self.on_effect(effect)
+    def _performers(self) -> dict[type[Effect], Callable[[Any], None]]:
+        """Who performs which effect; looked up by type, since a transaction has some fifteen of them at each site."""
+        return {
+            SetTimer: lambda effect: self._timers.set(effect.key, effect.seconds),
+            CancelTimer: lambda effect: self._timers.cancel(effect.key),
+            Send: self._send,
+            Broadcast: self._broadcast,
+            **dict.fromkeys((AskScope, Notify, *WORK), lambda effect: self.workshop.take(effect)),
+            Answer: lambda effect: self._publish(self.wires.control(effect.type), m.Relay(effect.tx, effect.frame)),
+            PublishPlain: lambda effect: self.wires.publish_plain(effect.tx, effect.event),
+            Opened: self.calls.on_opened,
+            Resolve: self.calls.on_resolve,
+            Surface: lambda effect: self.on_surface(effect),
+            Settle: self._ask_register,
+            ForgetSettlements: self._ask_register,
+        }
 
     def _ask_register(self, effect: Settle | ForgetSettlements) -> None:
         if self.registrar is not None:
@@ -333,15 +337,29 @@ class Loop:
         else:  # another site named this one as its finisher, which it is not
             _logger.warning("site %s has no register of decisions: Site(register=...)", self.wires.site)
 
+    def _broadcast(self, effect: Broadcast) -> None:
+        self._publish(self.wires.control(effect.type), effect.message)
+        self.on_said(effect)
+
     def _send(self, effect: Send) -> None:
+        self.on_said(effect)
         if effect.site == self.wires.site:
             self._local.append(Received(effect.message))
         else:
             self._publish(self.wires.inbox(effect.site), effect.message)
 
     def _publish(self, topic: str, message: m.AnyMessage) -> None:
-        try:
-            self.wires.publish(topic, self._seal.close(message))
-        except PayloadTooLarge as exc:
-            _logger.error("%s: %s is not sent: %s", self.wires.site, type(message).__name__, exc)
-            self._local.append(NotSent(message, str(exc)))
+        self._take_back(self.wires.say(topic, message, self._seal.close(message)))
+
+    def _flush(self) -> None:
+        """Let go of what was said."""
+        self._take_back(self.wires.flush())
+        if self._local:
+            self._settle()
+            self._flush()
+
+    def _take_back(self, refused: list[TooLarge]) -> None:
+        """Said again a message would be as large: its role hears of it."""
+        for message, reason in refused:
+            _logger.error("%s: %s is not sent: %s", self.wires.site, type(message).__name__, reason)
+            self._local.append(NotSent(message, reason))

@@ -166,17 +166,19 @@ class Membership:
 
     unit: TxId = field(init=False)
     _unit: TxId = field(init=False)
+    resources: tuple[Resource, ...] = field(init=False)
+    """Those of all subscribers, each once."""
+    quiet: bool = field(init=False)
+    """Whether finishing runs no application code."""
 
     def __post_init__(self) -> None:
         self._unit = self.unit = entry_of(self.id, self.chain) if self.chain is not None else self.id
+        self._take_part(self.subscribers)
 
-    def resources(self) -> tuple[Resource, ...]:
-        """Those of all subscribers, each once."""
-        return _distinct(self.subscribers)
-
-    def quiet(self) -> bool:
-        """Whether finishing runs no application code."""
-        return all(s.quiet for s in self.subscribers)
+    def _take_part(self, subscribers: list[Subscriber]) -> None:
+        self.subscribers = subscribers
+        self.resources = _distinct(subscribers)
+        self.quiet = all(s.quiet for s in subscribers)
 
     def asks(self) -> bool:
         """Whether the application wants to choose its scope itself."""
@@ -200,7 +202,7 @@ class Membership:
         strongest = max((scope for scope, _ in chosen), key=_STRENGTH.__getitem__, default=Scope.NONE)
         self.listeners = [part for wanted, part in chosen if wanted is Scope.NON_TRANSACTIONAL]
         self.participants = [part for wanted, part in chosen if _STRENGTH[wanted] > 1]
-        self.subscribers = [part.subscriber for part in self.participants]
+        self._take_part([part.subscriber for part in self.participants])
         self.chosen = True
         return self._choice(strongest, attributes)
 
@@ -219,7 +221,7 @@ class Membership:
         compensatable = bool(taking) and all(s.compensatable for s in taking)
         return ScopeChosen(
             self.id, scope, not any(s.anonymous for s in taking), compensatable,
-            len(self.resources()) <= 1 and not compensatable, max((s.attempts for s in taking), default=1),
+            len(self.resources) <= 1 and not compensatable, max((s.attempts for s in taking), default=1),
             tuple(sorted(attributes.items())), tuple(kind for kind in ChainKind if kind in self.readers),
             tuple(sorted({s.name for s in taking})),
         )  # fmt: skip

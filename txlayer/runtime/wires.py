@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from txlayer.codec import encode_bundle
 from txlayer.delivery import Delivery
 from txlayer.errors import PayloadTooLarge, TxLayerError
 from txlayer.logs.record_log import Head
-from txlayer.messages import Numbered, TxId
+from txlayer.messages import AnyMessage, Numbered, TxId
 from txlayer.ports import Ack, Bus, Identity, Presence, SiteView, Subscription
 from txlayer.presence import UNREADABLE, Roster
 
@@ -24,6 +25,13 @@ _logger = logging.getLogger(__name__)
 OF_TRANSACTION = "txlayer-tx"
 """Header of a public copy: transaction and number of the event, so that members do not take it for another event."""
 TYPES, HOSTS = "types", "hosts"
+_LARGE_BYTES = 2048
+_MOST_IN_A_BUNDLE = 64
+
+Said = tuple[AnyMessage, bytes]
+"""A message and its frame."""
+TooLarge = tuple[AnyMessage, str]
+"""A message that the bus did not take, and what it said."""
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):
@@ -72,6 +80,7 @@ class Wires:
     _inboxes: dict[str, str] = field(default_factory=dict)
     _controls: dict[str, str] = field(default_factory=dict)
     _head: int = -1
+    _said: dict[str, list[Said]] = field(default_factory=dict)
 
     def control(self, event_type: str) -> str:
         """The control topic of a type."""
@@ -120,16 +129,39 @@ class Wires:
         except TxLayerError as exc:
             _logger.warning("%s still receives %s: %s", self.site, ", ".join(types), exc)
 
-    def publish(self, topic: str, frame: bytes) -> None:
-        """Hand a frame to the bus. If it does not take it, the protocol says it again; not so `PayloadTooLarge`."""
+    def say(self, topic: str, message: AnyMessage, frame: bytes) -> list[TooLarge]:
+        """Send a frame with the next `flush`, bundled with others; a large one at once, because the bus may refuse it.
+
+        What the bus refuses for its size comes back. What it does not take for another reason the protocol says again.
+        """
+        said = self._said.setdefault(topic, [])
+        said.append((message, frame))
+        if len(frame) <= _LARGE_BYTES and len(said) < _MOST_IN_A_BUNDLE:
+            return []
+        del self._said[topic]
+        return self._hand_over(topic, said)
+
+    def flush(self) -> list[TooLarge]:
+        """Let go of what was said."""
+        if not self._said:
+            return []
+        said, self._said = self._said, {}
+        refused = [one for topic, frames in said.items() for one in self._hand_over(topic, frames)]
+        self.bus.flush()
+        return refused
+
+    def _hand_over(self, topic: str, said: list[Said]) -> list[TooLarge]:
         try:
-            self.bus.publish(topic, frame)
-        except PayloadTooLarge:
+            self.bus.say(topic, encode_bundle([frame for _, frame in said]))
+        except PayloadTooLarge as exc:
+            if len(said) > 1:
+                return [refused for one in said for refused in self._hand_over(topic, [one])]
             self.lost += 1
-            raise
+            return [(said[0][0], str(exc))]
         except TxLayerError as exc:
-            self.lost += 1
+            self.lost += len(said)
             _logger.warning("a message on %s was not sent: %s", topic, exc)
+        return []
 
     def publish_plain(self, tx: TxId, event: Numbered) -> None:
         """The public copy of an event."""

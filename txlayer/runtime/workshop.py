@@ -50,6 +50,7 @@ _logger = logging.getLogger(__name__)
 
 _VOTING = (PrepareUnit, CommitUnit)
 _FINISHING = (FinishUnit, InspectUnit, ForgetMarker)
+_ON_RESOURCES = (*_VOTING, *_FINISHING)
 _LONGEST_PAUSE = 10.0
 
 
@@ -129,14 +130,19 @@ class Workshop:
 
     def take(self, task: Task) -> None:
         """Do it, after what was asked for before it for the same transaction."""
-        queue = self._queues.setdefault(task.tx, deque())
-        queue.append(task)
-        if len(queue) == 1:
+        queue = self._queues.get(task.tx)
+        if queue is not None:
+            queue.append(task)
+        elif self.empty(task):
+            self._report(self._perform(task, self.members.of(task.tx), Attempt()))
+        else:
+            self._queues[task.tx] = deque((task,))
             self._start(task)
 
     def empty(self, task: Task) -> bool:
         """Whether this runs neither application code nor a resource."""
-        return self._at_once(task, self._member(task))
+        member = self.members.known.get(task.tx)
+        return member is not None and member.quiet and not member.resources and isinstance(task, _ON_RESOURCES)
 
     def idle(self) -> bool:
         """Whether nothing is being done or waits, but for a subscriber."""
@@ -168,12 +174,16 @@ class Workshop:
         following = self._following(task, result, queue)
         if following is not None:
             queue.appendleft(following)
-        elif result is not None and not isinstance(result, Objection):
-            self.results.append(result)
+        else:
+            self._report(result)
         if queue:
             self._start(queue[0])
         else:
             del self._queues[task.tx]
+
+    def _report(self, result: Result) -> None:
+        if result is not None and not isinstance(result, Again | Objection):
+            self.results.append(result)
 
     def _following(self, task: Task, result: Result, queue: deque[Task]) -> Task | None:
         """Application code that belongs to a piece of work runs on the handlers' threads, with their deadline."""
@@ -181,7 +191,7 @@ class Workshop:
             return self._objected(queue.popleft(), result) if isinstance(result, Objection) else None
         if isinstance(task, Undo):
             return Tell(task.tx, False, task.result)
-        if isinstance(task, Tell) or self.members.of(task.tx).quiet() or isinstance(result, Again | Objection):
+        if isinstance(task, Tell) or self.members.of(task.tx).quiet or isinstance(result, Again | Objection):
             return None
         ended = self._ended(task, result)
         return Tell(task.tx, ended, result) if ended is not None else None
@@ -201,7 +211,7 @@ class Workshop:
                 return not isinstance(result, UnitCommitted) or result.ok
         if isinstance(task, FinishUnit):
             return task.commit
-        if isinstance(task, InspectUnit) and task.at_once and not self.members.of(task.tx).resources():
+        if isinstance(task, InspectUnit) and task.at_once and not self.members.of(task.tx).resources:
             return True
         return None
 
@@ -215,7 +225,7 @@ class Workshop:
         if self._waits_for_subscriber(task):
             return
         member = self._member(task)
-        if isinstance(task, _VOTING) and not member.quiet() and not member.consented:
+        if isinstance(task, _VOTING) and not member.quiet and not member.consented:
             member.consented = True
             task = Consent(task.tx)
             self._queues[task.tx].appendleft(task)
@@ -259,7 +269,7 @@ class Workshop:
     def _at_once(task: Task, member: Membership) -> bool:
         if isinstance(task, AskScope):
             return not member.asks()
-        return isinstance(task, (*_VOTING, *_FINISHING, Undo)) and not member.resources()
+        return isinstance(task, (*_ON_RESOURCES, Undo)) and not member.resources
 
     # Deadlines
 
@@ -291,7 +301,7 @@ class Workshop:
 
     @staticmethod
     def _abandon(running: _Running) -> None:
-        for resource in running.member.resources():
+        for resource in running.member.resources:
             for tx in (running.task.tx, undo_of(running.task.tx)):
                 try:
                     resource.abandon(tx)
@@ -366,7 +376,7 @@ class Workshop:
 
     @staticmethod
     def _resource(task: Task, member: Membership, attempt: Attempt) -> Resource:
-        resources = member.resources()
+        resources = member.resources
         if resources:
             again = any(s.attempts > 1 for s in member.subscribers)
             return ResourceGroup(resources, again, attempt.check, member.taking_part, member.handed)

@@ -19,7 +19,6 @@ from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, Effect, ForgetM
 from txlayer.logs.record_log import RecordLog
 from txlayer.records import PeerMark, Retired
 
-_TIMERS = (SetTimer, CancelTimer)
 _FORGETTING = (PeerMark, Retired)
 
 
@@ -29,49 +28,58 @@ class WriteAhead:
 
     log: RecordLog
     pending: dict[Role, int] = field(default_factory=dict)
-    held: deque[tuple[int, Effect]] = field(default_factory=deque)
+    held: deque[tuple[int, Role, Effect]] = field(default_factory=deque)
     barrier: int = 0
     patient: Callable[[Effect], bool] = lambda effect: isinstance(effect, ForgetMarker)
     """Whether nobody is kept waiting by this output."""
     urgent: bool = False
+    hurried: set[Role] = field(default_factory=set)
+    """Roles whose outputs somebody waits for."""
     soon: bool = False
 
     def admit(self, role: Role, effects: list[Effect]) -> list[Effect]:
         """Take what a role asked for; return what may be performed now."""
         free: list[Effect] = []
+        log = self.log
         for effect in effects:
-            if isinstance(effect, Append):
+            if type(effect) is Append:
                 self._append(role, effect)
-            elif isinstance(effect, _TIMERS):
+            elif type(effect) is SetTimer or type(effect) is CancelTimer:
                 free.append(effect)
-            elif isinstance(effect, Drop):
-                self.log.drop(effect.key)
-            elif isinstance(effect, AwaitLog):
-                self._wait_for(role, self.log.position)
+            elif type(effect) is Drop:
+                log.drop(effect.key)
+            elif type(effect) is AwaitLog:
+                self._wait_for(role, log.position)
             else:
-                position = self._position(role)
-                if position <= self.log.durable:
+                position = self.pending.get(role, 0)
+                if position < self.barrier:
+                    position = self.barrier
+                if position <= log.durable:
                     free.append(effect)
                 else:
-                    self.held.append((position, effect))
-                    self.urgent = self.urgent or not self.patient(effect)
+                    self.held.append((position, role, effect))
+                    if not self.patient(effect):
+                        self.urgent = True
+                        self.hurried.add(role)
         return free
 
-    def synced(self) -> list[Effect]:
-        """The log has become durable further: what may be performed now, in order."""
+    def synced(self) -> tuple[list[Effect], list[Effect]]:
+        """The log has become durable further: what may be performed now, first that of roles that are waited for."""
         durable = self.log.durable
         self.urgent = self.soon = self.log.position > durable
         for role in [role for role, position in self.pending.items() if position <= durable]:
             del self.pending[role]
-        free: list[Effect] = []
-        kept: deque[tuple[int, Effect]] = deque()
-        for position, effect in self.held:
-            if position <= durable:
-                free.append(effect)
+        first: list[Effect] = []
+        then: list[Effect] = []
+        kept: deque[tuple[int, Role, Effect]] = deque()
+        for position, role, effect in self.held:
+            if position > durable:
+                kept.append((position, role, effect))
             else:
-                kept.append((position, effect))
+                (first if role in self.hurried else then).append(effect)
         self.held = kept
-        return free
+        self.hurried.intersection_update(role for _, role, _ in kept)
+        return first, then
 
     def dirty(self) -> bool:
         """Whether there is anything to write."""
@@ -87,6 +95,3 @@ class WriteAhead:
     def _wait_for(self, role: Role, position: int) -> None:
         if position > self.log.durable:
             self.pending[role] = position
-
-    def _position(self, role: Role) -> int:
-        return max(self.pending.get(role, 0), self.barrier)

@@ -180,6 +180,14 @@ class OrderedBus:
         check_name(topic)
         return self._publishing.publish(topic, payload, headers, key, type)
 
+    def say(self, topic: str, payload: bytes) -> None:
+        """Beside the order: who says a thing until it is answered knows it when it comes twice or late."""
+        self._check_open()
+        self._bus.say(topic, payload)
+
+    def flush(self) -> None:
+        self._bus.flush()
+
     def subscribe(
         self,
         topics: str | Sequence[str],

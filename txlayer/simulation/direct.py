@@ -105,8 +105,9 @@ class DirectSite:
             return False
         self.ahead.log.write()
         self.ahead.log.sync()
-        for effect in self.ahead.synced():
-            self.perform(effect)
+        for effects in self.ahead.synced():
+            for effect in effects:
+                self.perform(effect)
         return True
 
     def perform(self, effect: Effect) -> None:

@@ -244,7 +244,8 @@ class Node:
         self.world.crash_point(self.name, "after sync")
         if not self.up:
             return
-        self._perform(self.ahead.synced())
+        for effects in self.ahead.synced():
+            self._perform(effects)
         if self.up:
             self._sync_soon()
             self.watch_room()
