@@ -117,7 +117,10 @@ class AsyncTransaction(Face):
         elif error is None:
             await self.commit()
         else:
+            taken = core.taken_away()
             await self.abort(f"{type(error).__name__}: {error}")
+            if taken is not None and isinstance(error, Exception):
+                raise taken from error
 
     async def _leave(self, core: Transacting, error: BaseException | None) -> None:
         core.ended = True

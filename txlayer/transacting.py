@@ -63,6 +63,8 @@ class Transacting:
     type: str
     joined: bool = False
     ended: bool = False
+    worked: bool = False
+    """Its publisher has worked on a resource in it."""
     submitted: int = 0
     bytes: int = 0
     items: list[Item] = field(default_factory=list)
@@ -187,21 +189,23 @@ class Transacting:
         assert tx is not None, "an open transaction has an id"
         if resource.has_work(tx):
             return resource.work(tx)
+        self.worked = True
         member = engine.ask(lambda: engine.takes_work(tx, resource))
         if member is None:
-            self._raise_if_ended()
-            raise UsageError(f"{tx} does not work on this resource: site.enlist({self.type!r}, resources=[...])")
+            raise self.taken_away() or UsageError(
+                f"{tx} does not work on this resource: site.enlist({self.type!r}, resources=[...])"
+            )
         unit = member[resource]
         if not engine.ask(lambda: engine.keeps_work(tx)):
-            self._raise_if_ended()
-            raise ResourceError(f"{tx} has ended meanwhile: what is done in it is rolled back")
+            raise self.taken_away() or ResourceError(f"{tx} has ended meanwhile: its work is rolled back")
         return unit
 
-    def _raise_if_ended(self) -> None:
-        """It may end at any moment, by a member's no: then that is what the publisher hears, whatever it just did."""
+    def taken_away(self) -> TransactionAborted | None:
+        """The error for a publisher whose work in the transaction a member's no has rolled back meanwhile."""
         ended = self.call.outcome or self.call.aborting
-        if ended is not None:
-            raise_for(ended)
+        if not self.worked or ended is None or ended.status is not Status.ABORTED:
+            return None
+        return aborted(ended)
 
     def take_note(self, outcome: Outcome) -> None:
         """The caller knows the outcome. Under a key of its own it is kept, so that the key is not used twice."""
@@ -253,14 +257,19 @@ def check_size(engine: Engine, events: int, size: int) -> None:
         raise PayloadTooLarge(f"{size} {what}, at most {limits.bytes}: {bound}")
 
 
+def aborted(outcome: Outcome) -> TransactionAborted:
+    """The error for an abort."""
+    by = f" by {outcome.by}" if outcome.by else ""
+    return TransactionAborted(f"aborted{by}: {outcome.reason}", outcome)
+
+
 def raise_for(outcome: Outcome) -> Outcome:
     """The outcome of a commit, or the error that it stands for."""
     match outcome.status:
         case Status.COMMITTED:
             return outcome
         case Status.ABORTED:
-            by = f" by {outcome.by}" if outcome.by else ""
-            raise TransactionAborted(f"aborted{by}: {outcome.reason}", outcome)
+            raise aborted(outcome)
         case Status.REFUSED if outcome.by:
             raise TransactionRefused(f"refused by {outcome.by}: {outcome.reason}", outcome)
         case Status.REFUSED:

@@ -72,7 +72,10 @@ class Transaction(Face):
         elif error is None:
             self.commit()
         else:
+            taken = core.taken_away()
             self.abort(f"{type(error).__name__}: {error}")
+            if taken is not None and isinstance(error, Exception):
+                raise taken from error
 
     def _leave(self, core: Transacting, error: BaseException | None) -> None:
         """A publisher that joined hands in its events; who may commit or abort does so by name."""
