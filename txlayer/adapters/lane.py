@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 
 import tenacity
 from tenacity.stop import stop_base
@@ -24,6 +25,8 @@ from txlayer.ports import Ack, Handler, Retry, Stats
 from txlayer.receipt import Receipt
 
 _logger = logging.getLogger(__name__)
+_TOGETHER_SECONDS = 0.005
+"""Events that are handled within this time are acknowledged together."""
 _STORING = Retry(longest_wait=30.0)
 """Pauses while the broker refuses a dead letter."""
 
@@ -156,9 +159,17 @@ class Lane:
             self.on_low()
 
     def _handle_batch(self, batch: list[Delivery]) -> None:
+        handled: list[Delivery] = []
+        try:
+            self._handle_each(batch, handled)
+        finally:
+            _acknowledge(handled)
+
+    def _handle_each(self, batch: list[Delivery], handled: list[Delivery]) -> None:
         handler, stats, name = self._options.handler, self.stats, self._options.name
         see, see_packed = self._tracker.see, self._tracker.see_packed
         auto, numbered = self._options.ack is Ack.AUTO, self._numbered
+        acknowledged = monotonic()
         for delivery in batch:
             if self._closed:
                 return
@@ -192,7 +203,10 @@ class Lane:
             else:
                 stats.handled += 1
             if auto:
-                delivery.ack()
+                handled.append(delivery)
+                if monotonic() - acknowledged > _TOGETHER_SECONDS:
+                    _acknowledge(handled)
+                    acknowledged = monotonic()
 
     def _pass_on(self, deliveries: Sequence[Delivery]) -> None:
         """What comes twice is the layer's to recognise: it knows its own messages."""
@@ -278,3 +292,9 @@ class Lane:
             retry=tenacity.retry_if_exception_type(error),
             reraise=True,
         )
+
+
+def _acknowledge(handled: list[Delivery]) -> None:
+    """From the last to the first: they leave as a prefix, so all of them with the first, in one go."""
+    while handled:
+        handled.pop().ack()

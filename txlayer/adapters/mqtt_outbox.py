@@ -78,7 +78,15 @@ class Outbox:
 
     def has_work(self, window: int) -> bool:
         """Whether `pump` would hand something over."""
-        return bool(self._values or self._events) and len(self._on_the_way) < window
+        if self._values:
+            return len(self._on_the_way) < window
+        return bool(self._events) and self._room_for_some(window)
+
+    def _room_for_some(self, window: int) -> bool:
+        """A window that is full is not topped up one by one, or publisher, broker and subscriber all go on so: each
+        wakes up for every single event. It is filled again when half of it is free."""
+        free = window - len(self._on_the_way)
+        return free >= min(len(self._events), (window + 1) // 2) > 0
 
     def put(self, outgoing: Outgoing) -> None:
         queue = self._queue_of(outgoing)
@@ -87,6 +95,8 @@ class Outbox:
 
     def pump(self, window: int) -> None:
         """Hand publishes to paho, each queue in order, up to `window` without acknowledgement."""
+        if not self.has_work(window):
+            return
         while (queue := self._values or self._events) and len(self._on_the_way) < window:
             outgoing = queue.popleft()
             try:
