@@ -485,6 +485,51 @@ def test_a_payload_over_the_limit_is_refused_and_the_bus_goes_on(world: BusWorld
     inbox.wait(1)
 
 
+def test_what_is_said_arrives_in_order_as_it_was(world: BusWorld, name: str) -> None:
+    speaker, listener, inbox = world.connect(), world.connect(), Inbox()
+    topic = speaker.topic("txlayer", "v1", "said", name)
+    listener.subscribe(topic, inbox)
+    said = [b"", bytes(range(256)), b"{", *(b"%d" % number for number in range(500)), bytes(70_000)]
+    for number, payload in enumerate(said):
+        speaker.say(topic, payload)
+        if number % 7 == 0:
+            speaker.flush()
+    speaker.flush()
+    inbox.wait(len(said))
+    assert inbox.payloads == said
+    assert not inbox[1].headers
+
+
+def test_what_is_said_is_refused_over_the_limit_and_after_close(world: BusWorld, name: str) -> None:
+    bus = world.connect(max_payload=10_000)
+    topic = bus.topic("txlayer", "v1", "said", name)
+    with pytest.raises(errors.PayloadTooLarge, match="10000"):
+        bus.say(topic, bytes(10_001))
+    bus.close()
+    with pytest.raises(errors.Closed):
+        bus.say(topic, b"x")
+    bus.flush()
+
+
+def test_who_goes_on_speaking_is_heard_after_the_broker_was_away(private_world: BusWorld, name: str) -> None:
+    world, inbox = private_world, Inbox()
+    speaker, listener = world.connect(), world.connect()
+    topic = speaker.topic("txlayer", "v1", "said", name)
+    listener.subscribe(topic, inbox)
+
+    def heard(word: bytes) -> bool:
+        speaker.say(topic, word)
+        speaker.flush()
+        return word in inbox.payloads
+
+    eventually(lambda: heard(b"before"))
+    world.kill()
+    for _ in range(100):
+        heard(b"meanwhile")
+    world.restart()
+    eventually(lambda: heard(b"after"))
+
+
 def test_a_handler_that_keeps_failing_makes_a_dead_letter_and_the_position_moves_on(world: BusWorld, name: str) -> None:
     bus, good, tries = world.connect(), Inbox(), []
 

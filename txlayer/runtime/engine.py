@@ -65,6 +65,8 @@ from txlayer.transactions.seat import Bounds, Patience, Seat
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
+MOST_WAITING = 50_000
+"""Messages that a site may be behind."""
 _SWEEP_SECONDS = 1.0
 _FRAME_ROOM = 4096
 """Bytes that a message needs beside its events."""
@@ -496,7 +498,14 @@ class Engine:
     # What comes in, on threads of the bus
 
     def _on_delivery(self, delivery: Delivery) -> None:
-        self.loop.post(delivery)
+        """Over the limit it is lost, as on the way it might be: its sender says it again."""
+        if self.loop.waiting() < MOST_WAITING:
+            self.loop.post(delivery)
+            return
+        delivery.ack()
+        self.wires.lost += 1
+        if self.wires.lost % 1000 == 1:
+            _logger.warning("site %s is behind: more than %d messages wait", self.settings.name, MOST_WAITING)
 
     def _on_presence(self, view: SiteView) -> None:
         self.views[view.name] = view

@@ -124,6 +124,10 @@ class Loop:
         """Something happened: an event for the roles, a delivery, finished work, or a function to call."""
         self._inbox.put(item)
 
+    def waiting(self) -> int:
+        """How much has been posted and not been taken."""
+        return self._inbox.qsize()
+
     def stop(self, timeout: float) -> None:
         """End the loop after what is queued."""
         self._inbox.put(self._stop)

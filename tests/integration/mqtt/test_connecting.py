@@ -69,6 +69,19 @@ def test_a_port_that_answers_something_else() -> None:
         thread.join(DEADLINE)
 
 
+def test_what_is_said_by_older_clients_is_heard(private_mqtt_broker: PrivateBroker, opened: Opener, name: str) -> None:
+    broker = private_mqtt_broker()
+    old, new, inboxes = opened(broker.url, protocol="3.1.1"), opened(broker.url), (Inbox(), Inbox())
+    for bus, inbox in zip((old, new), inboxes, strict=True):
+        bus.subscribe(name, inbox)
+    for bus in (old, new):
+        bus.say(name, b"{}")
+        bus.flush()
+    for inbox in inboxes:
+        inbox.wait(2)
+        assert inbox.payloads == [b"{}", b"{}"]
+
+
 def test_tls_with_its_authority_and_without(private_mqtt_broker: PrivateBroker, opened: Opener, name: str) -> None:
     broker = private_mqtt_broker(tls=True)
     bus, inbox = opened(broker.url, ca=str(broker.ca_file)), Inbox()
@@ -77,6 +90,11 @@ def test_tls_with_its_authority_and_without(private_mqtt_broker: PrivateBroker, 
         bus.publish(name, b"%d" % number * 10_000)
     inbox.wait(100)
     assert inbox.payloads == [b"%d" % number * 10_000 for number in range(100)]
+    for number in range(100):
+        bus.say(name, b"%d" % number * 10_000)
+        bus.flush()
+    inbox.wait(200)
+    assert inbox.payloads[100:] == inbox.payloads[:100]
     opened(broker.url, tls_insecure=True)
     with pytest.raises(errors.BusError, match=r"certificate .* is not trusted .*ca="):
         connect(broker.url)
