@@ -122,7 +122,7 @@ def _forced(record: AnyRecord, commit: bool) -> AnyRecord | None:
             final, done = ((member_hash(record.pseudonym),), (record.pseudonym.done,)) if commit else ((), ())
             return Decided(
                 record.tx, record.terms.type, status, final, done, record.key, record.publisher, record.called,
-                "" if commit else REASON,
+                "" if commit else REASON, initiator=record.initiator, limit=record.terms.limit,
             )  # fmt: skip
         case _:
             return None

@@ -58,15 +58,22 @@ class ChainReader:
         """After a restart: say where to go on, or again that it cannot: a crash may have come before that was heard."""
         return [self._tell_stale()] if self.stale and self.types else self._ask()
 
+    def say_again(self) -> list[Effect]:
+        """Its coordinator is heard of: tell it where this reader is, which it may have lost from sight."""
+        self.asked = 0
+        return [] if self.stale else self._ask()
+
     def on_followed(self, followed: m.Followed) -> list[Effect]:
         """Registered. Where a later registration is known this site has lost its log: it asks under the next number."""
-        if not self.types:
-            self.released = followed.registration >= self.registration
+        if followed.registration < self.registration:  # an answer to an earlier one: this one may have been lost
             return []
-        if self.upto < 0 and followed.registration != self.registration:
+        if not self.types:
+            self.released = True
+            return []
+        if self.upto < 0 and followed.registration > self.registration:
             return self._ask_above(followed.registration)
         stop: list[Effect] = [CancelTimer(("reader", self.key(), "ask"))]
-        if self.upto >= 0:
+        if self.upto >= 0 or self.stale:
             return stop
         self.upto = followed.upto
         return [*stop, *self._save(), *self._apply_next()]
@@ -111,10 +118,10 @@ class ChainReader:
         return [*self._advance(), ForgetMarker(done.tx), self._ack(), *self._apply_next()]
 
     def on_stale(self, stale: m.Stale) -> list[Effect]:
-        """Too much was missed."""
-        if self.stale:
+        """Too much was missed, perhaps before it heard that it is registered."""
+        if self.stale or stale.registration < self.registration:
             return []
-        if self.upto < 0:  # registered, and fallen behind before it heard so
+        if self.upto < 0 and stale.registration > self.registration:  # of a log that this site has lost
             return self._ask_above(stale.registration)
         here = self.upto
         while here + 1 in self.buffer:
@@ -123,7 +130,7 @@ class ChainReader:
             return [self._ack()]
         self.stale = True
         self.buffer.clear()
-        return [*self._save(), self._tell_stale()]
+        return [*self._save(), CancelTimer(("reader", self.key(), "ask")), self._tell_stale()]
 
     def on_timer(self, name: str) -> list[Effect]:
         """Ask again, or try again."""
@@ -165,8 +172,6 @@ class ChainReader:
         return self._save()
 
     def _ask_above(self, registration: int) -> list[Effect]:
-        if registration < self.registration:
-            return []
         self.registration = registration + 1
         return self.start()
 

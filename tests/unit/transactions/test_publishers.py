@@ -62,6 +62,41 @@ def test_key_stays_with_its_publisher_when_another_one_called_commit(finishers: 
     assert told(bench, "p", "k") == [Status.COMMITTED]
 
 
+@pytest.mark.parametrize("one_phase", [False, True])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_only_who_began_it_frees_the_key(restarted: bool, one_phase: bool) -> None:
+    bench = Bench(Site("p"), Site("q"), Site("c"), Site("a", member(one_phase=one_phase)))
+    bench.give("p", BeginCall("k", SHARED, "c"))
+    bench.give("q", JoinCall("j", bench.sites["p"].opened["k"]))
+    bench.lose = lambda target, message: target == "p" or (isinstance(message, m.Delegated) and restarted)
+    bench.give("q", CommitCall("j"))
+    if restarted:
+        bench.restart("c")
+        bench.lose = lambda target, message: target == "p"
+        bench.fire("c", "retry")
+        bench.fire("q", "retry")
+    assert told(bench, "q", "j") == [Status.COMMITTED]
+    bench.give("q", ConfirmCall("j"))
+    bench.give("q", AskCall("asks", "c", key="k"))
+    bench.give("q", ConfirmCall("asks"))
+    bench.restart("p")
+    bench.lose = lambda target, message: False
+    bench.give("p", AskCall("k", "c", key="k"))
+    assert told(bench, "p", "k") == [Status.COMMITTED], "known until p has heard it"
+    bench.give("p", ConfirmCall("k"))
+    assert not bench.sites["c"].participant.coordinator.keys
+
+
+def test_confirmation_that_was_lost_is_asked_for_again_after_a_restart_of_the_coordinator() -> None:
+    bench, _ = together()
+    bench.give("q", CommitCall("j"))
+    bench.lose = lambda target, message: isinstance(message, m.Confirm)
+    bench.give("p", ConfirmCall("k"))
+    bench.lose = lambda target, message: False
+    bench.restart("c")
+    assert not bench.sites["c"].participant.coordinator.keys
+
+
 def test_event_over_the_limit_ends_nothing_for_those_who_may_not_end_it() -> None:
     bench, tx = together(Terms("orders", access=Access.MULTI, limit=Limit.DISTRIBUTED))
     publish(bench, "p", "k", b"of p")
