@@ -74,7 +74,7 @@ class Chain:
             return self._release(follow, known)
         if known is None and len(self.readers) >= self.seat.bounds.readers:
             full = f"{follow.reader}: more than {self.seat.bounds.readers} readers of {self.kind.value}"
-            return [Surface("reader refused", None, f"{full}: raise bounds.readers")]
+            return [Surface("reader refused", None, f"{full}: raise bounds.readers, or see `txlayer readers`")]
         missed = known is None or max(known.upto, follow.upto) + 1 < self.low
         latest = self._latest(follow.reader)
         if missed and (follow.upto >= 0 or follow.registration <= latest):

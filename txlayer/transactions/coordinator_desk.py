@@ -276,6 +276,11 @@ class CoordinatorDesk:
         effects = chain.on_follow(message) if isinstance(message, m.Follow) else chain.on_ack(message)
         return [(("chain", message.kind), effects)]
 
+    def remove_reader(self, name: str) -> list[Batch]:
+        """An operator says that a reader is gone for good. Nothing if it reads nothing here."""
+        removed = [(kind, chain.remove(name)) for kind, chain in self.chains.items()]
+        return [(("chain", kind), effects) for kind, effects in removed if effects]
+
     # Marks
 
     def _low(self) -> m.Standing:
