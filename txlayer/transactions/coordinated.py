@@ -203,8 +203,16 @@ class Coordinated:
 
     def _tell(self) -> list[Effect]:
         """The outcome, to all who are to know."""
+        return [
+            Send(caller, replace(self._outcome_for(caller), answers=asked)) for caller, asked in self.callers.items()
+        ]
+
+    def _outcome_for(self, caller: str) -> m.Outcome:
+        """After a restart it is forgotten which events are in: only who called knows that its own all were."""
         assert self.outcome is not None
-        return [Send(caller, replace(self.outcome, answers=asked)) for caller, asked in self.callers.items()]
+        if not self.restarted or caller == self._caller() or self.outcome.status is not Status.COMMITTED:
+            return self.outcome
+        return replace(self.outcome, reason=f"its coordinator restarted: perhaps not all events of {caller} are in it")
 
     def _record(
         self, status: Status, final: tuple[bytes, ...], reason: str, public: tuple[m.Numbered, ...] = ()

@@ -109,8 +109,9 @@ class TxCoordinator(Voting):
     def on_submit(self, submit: m.Submit) -> list[Effect]:
         """A publisher's event: number it and pass it on."""
         publisher = submit.publisher
-        if self.restarted:  # which events are in is forgotten: only who called knows that its own were all in
-            return [Send(publisher, self.outcome)] if self.outcome is not None and publisher == self._caller() else []
+        if self.restarted:  # whose own events are all that it is about, nobody can tell any more
+            known = self.outcome is not None and publisher in (self.publisher, self._caller())
+            return [Send(publisher, self._outcome_for(publisher))] if known else []
         if not self.events.may_publish(publisher):
             return [self._refuse_event(submit, f"{publisher} may not publish in this transaction")]
         if submit.number <= self.events.upto(publisher):
@@ -137,7 +138,7 @@ class TxCoordinator(Voting):
     def on_commit_request(self, request: m.CommitRequest) -> list[Effect]:
         """A publisher commits: as soon as all its events are in."""
         if self.restarted:
-            return [Send(request.publisher, self.outcome)] if self.outcome is not None else []
+            return [Send(request.publisher, self._outcome_for(request.publisher))] if self.outcome is not None else []
         if not self.events.may_end(request.publisher):
             reason = f"{request.publisher} may not commit this transaction"
             return [Send(request.publisher, m.Refused(self.key, self.tx, reason, publisher=request.publisher))]

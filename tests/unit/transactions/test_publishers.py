@@ -149,6 +149,26 @@ def test_who_began_it_hears_of_the_commit_that_another_called_and_of_its_events_
     assert "not all events of p are in it" in outcome.reason
 
 
+@pytest.mark.parametrize("says", ["nothing", "an event", "commit"])
+def test_after_a_restart_who_began_it_hears_that_its_events_may_have_been_late(says: str) -> None:
+    bench, _ = together()
+    bench.lose = lambda target, message: target == "p" or isinstance(message, m.Submit)
+    publish(bench, "p", "k", b"late")
+    bench.give("q", CommitCall("j"))
+    if says == "nothing":
+        bench.lose = lambda target, message: False
+    bench.restart("c")
+    bench.lose = lambda target, message: False
+    if says == "commit":
+        bench.give("p", CommitCall("k"))
+    elif says == "an event":
+        bench.fire("p", "retry", "p")
+    outcome = bench.sites["p"].outcomes["k"][0]
+    assert outcome.status is Status.COMMITTED
+    assert "perhaps not all events of p are in it" in outcome.reason
+    assert not bench.sites["a"].resource.values
+
+
 def test_committer_whose_event_was_late_still_hears_of_the_outcome() -> None:
     bench, _ = together()
     bench.lose = lambda target, message: isinstance(message, m.Vote)
