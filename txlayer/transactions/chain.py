@@ -6,7 +6,7 @@ events; a reader acknowledges the prefix that it has applied. An entry is forgot
 more than the retention limit are kept: a reader that needs an older one is told that it is stale.
 
 Of a reader that gave its registration back, or that an operator removed, only the number of that is kept: late copies
-do not bring it back. If it goes on all the same, it is told that it is stale.
+do not bring it back. If it is seen again, or goes on all the same, it is told that it is stale.
 """
 
 from __future__ import annotations
@@ -112,6 +112,10 @@ class Chain:
     def remove(self, name: str) -> list[Effect]:
         """An operator says that a reader will not come back: nothing is kept for it any more. Empty if it is none."""
         return self._let_go(name, self.readers[name].registration) if name in self.readers else []
+
+    def on_present(self, name: str) -> list[Effect]:
+        """A site is there again. If it was removed meanwhile and does not know, it reads what nobody sends."""
+        return [self._stale(name, self.released[name])] if name in self.released else []
 
     def _let_go(self, name: str, registration: int) -> list[Effect]:
         self.readers.pop(name, None)

@@ -58,11 +58,6 @@ class ChainReader:
         """After a restart: say where to go on, or again that it cannot: a crash may have come before that was heard."""
         return [self._tell_stale()] if self.stale and self.types else self._ask()
 
-    def say_again(self) -> list[Effect]:
-        """Its coordinator is heard of: tell it where this reader is, which it may have lost from sight."""
-        self.asked = 0
-        return [] if self.stale else self._ask()
-
     def on_followed(self, followed: m.Followed) -> list[Effect]:
         """Registered. Where a later registration is known this site has lost its log: it asks under the next number."""
         if followed.registration < self.registration:  # an answer to an earlier one: this one may have been lost
@@ -119,7 +114,7 @@ class ChainReader:
 
     def on_stale(self, stale: m.Stale) -> list[Effect]:
         """Too much was missed, perhaps before it heard that it is registered."""
-        if self.stale or stale.registration < self.registration:
+        if self.stale or not self.types or stale.registration < self.registration:
             return []
         if self.upto < 0 and stale.registration > self.registration:  # of a log that this site has lost
             return self._ask_above(stale.registration)

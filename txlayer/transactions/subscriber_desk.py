@@ -325,7 +325,7 @@ class SubscriberDesk:
             return []
         if known is not None and known.types and not call.anew:
             if types == known.types:
-                return [(("reader", key), known.say_again())]
+                return []
             known.types = types
             known.registration += 1
             return [(("reader", key), known.start())]
@@ -354,9 +354,6 @@ class SubscriberDesk:
         return [(("reader", key), reader.on_timer(name))] if reader is not None else []
 
     def _follow(self, census: m.Census, kind: ChainKind) -> list[Batch]:
-        known = self.readers.get((census.tx.coordinator, census.tx.incarnation, kind.value))
-        if known is not None and census.terms.type in known.types:
-            return []
         return self.on_follow(FollowCall(census.tx.coordinator, census.tx.incarnation, kind, (census.terms.type,)))
 
     def _on_chain(self, message: m.Followed | m.Commit | m.Stale) -> list[Batch]:

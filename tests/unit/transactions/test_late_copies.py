@@ -17,6 +17,7 @@ from txlayer.effects import (
     PresenceChanged,
     PublishCall,
     Received,
+    UnfollowCall,
 )
 from txlayer.messages import ChainKind, Conditions, Item, Limit, Scope, Status, Terms
 from txlayer.transactions.participant import Participant
@@ -253,11 +254,22 @@ def test_reader_that_an_operator_removed_is_told_so_when_it_goes_on() -> None:
     assert list(bench.sites["f"].resource.values) == ["one", "three"]
 
 
-def test_reader_that_an_operator_removed_is_told_so_when_it_hears_of_its_coordinator() -> None:
+def test_reader_that_an_operator_removed_is_told_so_when_it_is_seen_again() -> None:
     bench = followed()
+    bench.give("p", bench.sites["f"].presence(alive=False))
     bench.sites["p"].participant.coordinator.chains[ChainKind.COMMITS].remove("f")
-    follow(bench)
+    bench.give("p", bench.sites["f"].presence())
     assert stale(bench)
+
+
+def test_reader_that_left_by_itself_is_not_told_so() -> None:
+    bench = followed()
+    bench.lose = kind(m.Followed)
+    bench.give("f", UnfollowCall(("orders",)))
+    bench.lose = lambda target, message: False
+    for alive in (False, True):
+        bench.give("p", bench.sites["f"].presence(alive))
+    assert not stale(bench)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
