@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from txlayer.commands import coordinator, dead, demo, recover, simulate, sites, tx
+from txlayer.commands import coordinator, dead, demo, readers, recover, simulate, sites, tx
 from txlayer.errors import TxLayerError, UsageError
 from txlayer.sequencing import command as sequencing
 
@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     coordinator.add(commands)
     tx.add(commands)
     recover.add(commands)
+    readers.add(commands)
     sites.add(commands)
     dead.add(commands)
     simulate.add(commands)

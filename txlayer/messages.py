@@ -570,17 +570,21 @@ class Mark(Message, frozen=True):
 
 
 class Operate(Message, frozen=True):
-    """Operator to a site: tell what is open (`list`), or end one in doubt by force (`commit`, `abort`)."""
+    """Operator to a site: tell what is open (`list`), or end one in doubt by force (`commit`, `abort`).
+
+    `readers`: tell who follows; `remove reader`: keep nothing any more for the one that `name` names.
+    """
 
     site: str
     reply_to: str
     id: str
     action: str
     tx: TxId | None = None
+    name: str = ""
 
 
 class Operated(Message, frozen=True):
-    """The site's answer: what is open afterwards, or why it was not done."""
+    """The site's answer: what is open, or who follows, afterwards; or why it was not done."""
 
     site: str
     id: str

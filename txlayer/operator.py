@@ -18,7 +18,8 @@ from txlayer.ports import Ack, Bus, Standing
 from txlayer.presence import Roster
 from txlayer.runtime.inspection import TransactionView
 from txlayer.runtime.log_url import open_disk
-from txlayer.runtime.operations import ABORT, COMMIT, LIST, decode_views, force_in, views_of
+from txlayer.runtime.operations import ABORT, COMMIT, LIST, READERS, REMOVE, decode_views, force_in, views_of
+from txlayer.runtime.readers import ReaderView, chains_of, decode_readers, readers_of, remove_in
 from txlayer.runtime.wires import Wires
 from txlayer.security_levels import Secret, Signed, make_seal
 
@@ -34,13 +35,21 @@ class RunningSite:
 
     def transactions(self) -> list[TransactionView]:
         """What is open there, oldest first, and what was forced."""
-        return self._ask(LIST, None)
+        return decode_views(self._ask(LIST))
 
     def resolve(self, tx: TxId, commit: bool) -> None:
         """Force an outcome there; `UsageError` unless it is in doubt."""
         self._ask(COMMIT if commit else ABORT, tx)
 
-    def _ask(self, action: str, tx: TxId | None) -> list[TransactionView]:
+    def readers(self) -> list[ReaderView]:
+        """Who follows it, or is a durable local member of it."""
+        return decode_readers(self._ask(READERS))
+
+    def remove_reader(self, name: str) -> None:
+        """Keep nothing there any more for a reader that is gone for good. If it comes back, it is told to be stale."""
+        self._ask(REMOVE, name=name)
+
+    def _ask(self, action: str, tx: TxId | None = None, name: str = "") -> bytes:
         with Roster(self.bus) as roster:
             if not any(site.name == self.name and site.standing is Standing.ALIVE for site in roster.sites()):
                 raise UsageError(f"site {self.name!r} is not present on this bus: start it, or read its log by --log")
@@ -60,16 +69,14 @@ class RunningSite:
         me = Wires(self.bus, f"operator-{id}")
         subscription = self.bus.subscribe(me.inbox(me.site), on_delivery, ack=Ack.AUTO)
         try:
-            question = m.Operate(self.name, me.site, id, action, tx)
-            me.say(me.inbox(self.name), question, seal.close(question))
-            me.flush()
+            self.bus.publish(me.inbox(self.name), seal.close(m.Operate(self.name, me.site, id, action, tx, name)))
             if not answered.wait(self.within):
                 raise UsageError(f"site {self.name!r} did not answer within {self.within} s: is the security the same?")
         finally:
             subscription.close()
         if answers[0].refused:
             raise UsageError(answers[0].refused)
-        return decode_views(answers[0].views)
+        return answers[0].views
 
 
 class StoppedSite:
@@ -93,6 +100,14 @@ class StoppedSite:
     def resolve(self, tx: TxId, commit: bool) -> None:
         """Force an outcome; the site applies it when it starts."""
         force_in(self._log, tx, commit)
+
+    def readers(self) -> list[ReaderView]:
+        """Who follows it, or is a durable local member of it."""
+        return readers_of(chains_of(self._log))
+
+    def remove_reader(self, name: str) -> None:
+        """Keep nothing there any more for a reader that is gone for good. If it comes back, it is told to be stale."""
+        remove_in(self._log, name)
 
     def __enter__(self) -> Self:
         return self

@@ -71,6 +71,7 @@ class DelegationOpened(Record, frozen=True):
     publisher: str
     called: bool
     events: tuple[Numbered, ...] = ()
+    initiator: str = ""
 
 
 class ChainEntry(Record, frozen=True):

@@ -33,6 +33,7 @@ from txlayer.effects import (
     Resolve,
     RunHandler,
     Send,
+    Surface,
 )
 from txlayer.messages import Item, TxId
 
@@ -65,7 +66,7 @@ class OtelTelemetry:
         meter = metrics.get_meter("txlayer")
         self._transactions = meter.create_counter("txlayer.transactions", description="by outcome, at the publisher")
         self._duration = meter.create_histogram("txlayer.transaction.duration", "s", "from begin to outcome")
-        self._votes = meter.create_counter("txlayer.votes", description="by value, at the member")
+        self._votes = meter.create_counter("txlayer.votes", description="by value, at the member, or ignored")
         self._calls: _Kept[str, tuple[Span, str, float]] = _Kept()
         self._contexts: _Kept[TxId, Context] = _Kept()
         self._handlers: _Kept[tuple[TxId, int], tuple[Span, Any]] = _Kept()
@@ -156,6 +157,8 @@ class OtelTelemetry:
                 self._on_vote(effect.message)
             case Send() if isinstance(effect.message, m.Delegated):
                 self._on_delegated(effect.message)
+            case Surface() if effect.what == "vote ignored":
+                self._votes.add(1, {"txlayer.vote": "ignored"})
             case _:
                 pass
 

@@ -4,6 +4,7 @@ With `TXLAYER_WHOLE=1`, all of it, which takes half an hour on two cores. The co
 `--mutants`, `--outsider` and `--explore`.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -14,11 +15,12 @@ import pytest
 
 from tests.conftest import whole
 from txlayer.codec import KINDS
+from txlayer.simulation import command
 from txlayer.simulation.explorer import explore
 from txlayer.simulation.hunt import hunt
 from txlayer.simulation.mutants import MUTANTS, Mutant
 from txlayer.simulation.mutations import instead
-from txlayer.simulation.outsider import ADMITTED, NOT_SHOWN, SEEDS_TO_SHOW, UNREACHED, attack
+from txlayer.simulation.outsider import ADMITTED, LEVELS, NOT_SHOWN, SEEDS_TO_SHOW, UNREACHED, Attacked, attack
 from txlayer.simulation.sweep import CONFIGURATIONS, Configuration, Disturbance, disturbances, run_one
 from txlayer.transactions.census import Census
 
@@ -48,6 +50,7 @@ SLOW = (
     "the publisher's abort after its call reaches locals",
     "a follower heeds aborts",
     "the intent has no events to undo",
+    "any publisher's confirmation frees the key",
 )
 """Planted bugs that take more than two seconds to find."""
 
@@ -134,6 +137,20 @@ def test_outsider_without_a_seal_does_what_the_docs_admit_and_no_more() -> None:
     harmed = set(attack("broker", range(1)).harmed)
     assert harmed <= ADMITTED - NOT_SHOWN
     assert {"Decision", "Outcome", "Follow"} <= harmed, "an outsider who does no harm proves nothing"
+
+
+def test_outsider_by_command_tries_a_bounded_number_of_seeds_and_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried: list[tuple[str, int]] = []
+    monkeypatch.setattr(command, "attack_one", lambda work: tried.append(work) or Attacked({"Census": 1}, runs=10))
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    assert command.run(parser.parse_args(["--outsider", "--json"])) == 1, "harm under a seal"
+    assert tried == [(level, seed) for level in LEVELS for seed in range(SEEDS_TO_SHOW)]
+    out, err = capsys.readouterr()
+    assert json.loads(out)["runs"] == 10 * len(tried)
+    assert len(err.splitlines()) == len(tried)
 
 
 @whole

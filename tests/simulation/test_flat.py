@@ -50,6 +50,7 @@ def roles(hub: Hub) -> int:
             desk.creations.publishers, *(life.taken for life in desk.creations.publishers.values()),
             *(life.in_order for life in desk.creations.publishers.values()),
             *(chain.entries for chain in desk.chains.values()), *(chain.readers for chain in desk.chains.values()),
+            *(chain.released for chain in desk.chains.values()),
             participant.publishers, participant.by_tx, participant.by_key, participant.open_serials,
             subscriber.members, *subscriber.members.values(), subscriber.asked, subscriber.early,
             subscriber.marks.known, *(mark.open for mark in subscriber.marks.known.values()), subscriber.readers,

@@ -18,7 +18,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.conftest import eventually
 from tests.sites.conftest import Notes, Sites
 from txlayer import Event, MemberTransaction, Site
+from txlayer import messages as m
 from txlayer.errors import TransactionAborted
+from txlayer.security import BrokerSeal
 
 
 class Seen:
@@ -36,6 +38,8 @@ class Seen:
 
     def counted(self, name: str) -> dict[Any, int]:
         data = self.reader.get_metrics_data()
+        if data is None:
+            return {}
         found = [one for scope in data.resource_metrics[0].scope_metrics for one in scope.metrics if one.name == name]
         return {
             tuple(sorted(point.attributes.values())): point.value for one in found for point in one.data.data_points
@@ -104,6 +108,17 @@ def test_an_only_member_that_decides_alone_is_seen_to_vote_and_to_finish(
     assert finish.attributes is not None
     assert finish.attributes["txlayer.commit"] is True
     eventually(lambda: seen.counted("txlayer.votes") == {("yes",): 1})
+
+
+def test_votes_of_strangers_are_counted(seen: Seen, memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("orders")
+    publisher = started(memory_sites, type, notes.handler("a"), notes.handler("b"))
+    with publisher.transaction(type) as tx:
+        wires = publisher._engine.wires
+        for name in (b"one", b"another"):
+            wires.publish(wires.inbox(publisher.name), BrokerSeal().close(m.Vote(tx.id, name, b"token", 0, b"")))
+        eventually(lambda: seen.counted("txlayer.votes").get(("ignored",)) == 2)
+    eventually(lambda: seen.counted("txlayer.votes") == {("ignored",): 2, ("yes",): 2})
 
 
 def test_an_abort_is_an_error_of_the_transaction(seen: Seen, memory_sites: Sites, notes: Notes) -> None:

@@ -10,16 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from txlayer.commands import recover
-from txlayer.commands.options import add_bus, add_security, security
 from txlayer.commands.tables import show
-from txlayer.connect import connect
+from txlayer.commands.targets import Target, add_target, on_target
 from txlayer.errors import UsageError
 from txlayer.messages import TxId
-from txlayer.operator import RunningSite, StoppedSite
 from txlayer.runtime.inspection import TransactionView
 from txlayer.site_base import parse_txid
-
-Target = RunningSite | StoppedSite
 
 
 def add(commands: Any) -> None:
@@ -40,26 +36,16 @@ def add(commands: Any) -> None:
             choice = sub.add_mutually_exclusive_group(required=True)
             choice.add_argument("--commit", action="store_true", help="what the coordinator decided, or must have")
             choice.add_argument("--abort", action="store_true", help="also for parked work that was undone by hand")
-        sub.add_argument("--site", required=True, metavar="NAME")
-        add_bus(sub, required=False)
-        sub.add_argument("--log", help="the log of a site that does not run: sqlite:///file.db")
-        sub.add_argument("--within", type=float, default=10.0, help="seconds to wait for a running site")
-        add_security(sub)
-        sub.set_defaults(command=_on_target(action))
+        add_target(sub)
+        sub.set_defaults(command=_or_database(on_target(action)))
 
 
-def _on_target(act: Callable[[Target, argparse.Namespace, Console], int]) -> Callable[..., int]:
+def _or_database(command: Callable[..., int]) -> Callable[..., int]:
     def run(args: argparse.Namespace, console: Console) -> int:
         if getattr(args, "dsn", None) is not None:
             status: int = recover.module().list_prepared(args.dsn, args.site, console)
             return status
-        if (args.log is None) == (args.bus is None):
-            raise UsageError("give --bus for a site that runs, or --log for one that does not")
-        if args.log is not None:
-            with StoppedSite(args.site, args.log) as stopped:
-                return act(stopped, args, console)
-        with connect(args.bus) as bus:
-            return act(RunningSite(args.site, bus, security(args), args.within), args, console)
+        return command(args, console)
 
     return run
 

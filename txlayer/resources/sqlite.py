@@ -30,9 +30,11 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS txlayer_prepared (tx TEXT PRIMARY KEY, statements BLOB NOT NULL, "
     "of_all INTEGER NOT NULL, incarnation TEXT NOT NULL, made REAL NOT NULL)",
 )
-# The first word of a statement that would end the transaction of the unit, or a part of it; comments may come before.
+# The first word of a statement that would end the transaction of the unit, or a part of it; comments may come before,
+# and the mark of a byte order, which SQLite takes for a space.
 _TRANSACTION_CONTROL = re.compile(
-    r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE)\b", re.IGNORECASE | re.DOTALL
+    r"(?:[\s\ufeff;]|--[^\n]*(?:\n|$)|/\*.*?\*/)*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE)\b",
+    re.IGNORECASE | re.DOTALL,
 )
 Statement = tuple[str, tuple[Any, ...]]
 P = ParamSpec("P")
@@ -75,6 +77,9 @@ class SqliteUnit:
                 # INSERT OR ROLLBACK, or a full disk: what came next would be committed at once, outside of the unit.
                 self.open = self._db.in_transaction
                 raise ResourceError(str(exc)) from exc
+            if not self._db.in_transaction:  # by a spelling that is not known here; what it kept cannot be taken back
+                self.open = False
+                raise ResourceError(f"{sql!r} ended the transaction of its unit: what the handler did is refused")
             if not sql.lstrip().upper().startswith("SELECT"):
                 self.statements.append(statement)
             return rows

@@ -19,10 +19,12 @@ from txlayer.messages import Status, TxId
 from txlayer.records import AnyRecord, Decided, DelegationOpened, Heuristic, Intent, MemberDecided
 from txlayer.runtime.inspection import TransactionView, inspect_records
 from txlayer.runtime.loop import Loop
+from txlayer.runtime.readers import ReaderView, encode_readers, no_reader, readers_of
 from txlayer.tokens import member_hash
 from txlayer.transactions.executor import Executor
 
 LIST, COMMIT, ABORT = "list", "commit", "abort"
+READERS, REMOVE = "readers", "remove reader"
 REASON = "resolved by an operator"
 
 
@@ -57,6 +59,21 @@ class Operations:
         if coordinated is not None and (effects := coordinated.on_forced(commit)):
             return "c", coordinated.terms.type, "coordinator", effects
         return None
+
+    def remove_reader(self, name: str) -> None:
+        """Keep nothing any more for a reader; `UsageError` if it is none, or there to give that back by itself."""
+        desk = self.loop.participant.coordinator
+        if name in desk.present:
+            raise UsageError(f"{name!r} is present: unsubscribe there, and it gives back what it reads")
+        batches = desk.remove_reader(name)
+        if not batches:
+            raise no_reader(name)
+        for role, effects in batches:
+            self.loop.operate(role, effects)
+
+    def readers(self) -> list[ReaderView]:
+        """Who follows this site, or is a durable local member of it."""
+        return readers_of(self.loop.participant.coordinator.chains)
 
     def views(self) -> list[TransactionView]:
         """What was forced, now and earlier."""
@@ -122,7 +139,7 @@ def _forced(record: AnyRecord, commit: bool) -> AnyRecord | None:
             final, done = ((member_hash(record.pseudonym),), (record.pseudonym.done,)) if commit else ((), ())
             return Decided(
                 record.tx, record.terms.type, status, final, done, record.key, record.publisher, record.called,
-                "" if commit else REASON,
+                "" if commit else REASON, initiator=record.initiator, limit=record.terms.limit,
             )  # fmt: skip
         case _:
             return None
@@ -134,6 +151,9 @@ def answer_to(asked: m.Operate, site: str, operations: Operations, views: list[T
         if asked.action in (COMMIT, ABORT) and asked.tx is not None:
             operations.force(asked.tx, asked.action == COMMIT)
             views = [view for view in views if view.tx != asked.tx]
+        elif asked.action in (READERS, REMOVE):
+            operations.remove_reader(asked.name) if asked.action == REMOVE else None
+            return m.Operated(site, asked.id, encode_readers(operations.readers()))
         elif asked.action != LIST:
             raise UsageError(f"{asked.action[:40]!r} is nothing that a site can be asked to do")
     except UsageError as exc:

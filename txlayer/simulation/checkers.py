@@ -63,8 +63,7 @@ def outcome_checker(history: History) -> None:
     for call in history.calls.values():
         for number, (outcome, at) in enumerate(zip(call.outcomes, call.told_at, strict=True)):
             _check_told(history, call, outcome, at)
-            told_another = call.called_by_another  # who called and confirmed is then its caller
-            if outcome.status is Status.FINISHED and not call.outcomes[:number] and not told_another:
+            if outcome.status is Status.FINISHED and not call.outcomes[:number]:
                 history.violation(f"forgotten before its caller was told: {outcome.tx} of {call.key}")
     for outcome in history.told_later:
         call_of = history.by_tx.get(outcome.tx) if outcome.tx is not None else None
@@ -82,8 +81,7 @@ def _check_told(history: History, call: CallSeen, outcome: Outcome, at: float = 
     """
     committed = _committed(history, call, outcome.tx, math.inf if outcome.tx is not None else at)
     what = f"{outcome.tx} under {call.key}"
-    unconfirmed = _committed(history, call, None, at) and not call.called_by_another  # who called may have confirmed
-    excused = outcome.tx is None and call.coordinator in history.crashed and not unconfirmed
+    excused = outcome.tx is None and call.coordinator in history.crashed and not _committed(history, call, None, at)
     if outcome.status is Status.UNKNOWN and not excused:
         history.violation(f"told unknown: {what}")
     if outcome.status is Status.COMMITTED and not committed and call.terms.tx_type is TxType.DISTRIBUTED:

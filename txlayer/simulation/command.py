@@ -1,6 +1,7 @@
 """`txlayer simulate`: many seeds, one seed with its trace, planted bugs, an outsider, every interleaving.
 
 The last line of output is one JSON object if `--json` is given; the exit status is 0 only if nothing was violated.
+What takes long tells on standard error how far it is.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from typing import TypeVar
 from txlayer.simulation.explorer import explore
 from txlayer.simulation.hunt import Found, hunt_number
 from txlayer.simulation.mutants import MUTANTS
-from txlayer.simulation.outsider import ADMITTED, LEVELS, attack
+from txlayer.simulation.outsider import ADMITTED, LEVELS, SEEDS_TO_SHOW, attack_one
 from txlayer.simulation.plan import draw_plan
 from txlayer.simulation.sweep import CONFIGURATIONS, sweep_number
 from txlayer.simulation.world import World
 
+SEEDS = 100
 Given = TypeVar("Given")
 Got = TypeVar("Got")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
-    parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
+    parser.add_argument("--seeds", type=int, help=f"how many seeds to run: {SEEDS}, with --outsider {SEEDS_TO_SHOW}")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--seed", type=int, help="run this seed only")
     parser.add_argument("--trace", action="store_true", help="with --seed: print what happens")
@@ -68,17 +70,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _seeds(args: argparse.Namespace) -> tuple[dict[str, object], bool]:
     totals = Totals()
-    for one in shared(run_seed, range(args.first, args.first + args.seeds), args.processes):
+    for one in shared(run_seed, _range(args, SEEDS), args.processes):
         totals.add(one)
     return totals.result(), not totals.violations
+
+
+def _range(args: argparse.Namespace, default: int) -> range:
+    return range(args.first, args.first + (default if args.seeds is None else args.seeds))
 
 
 def _mutants(args: argparse.Namespace) -> tuple[dict[str, object], bool]:
     results: list[Found] = []
     for found in shared(hunt_number, range(len(MUTANTS)), args.processes):
         results.append(found)
-        if not args.json:
-            print_line(f"{found.name}: {found.where or 'NOT FOUND'}: {found.evidence}")
+        line = f"{found.name}: {found.where or 'NOT FOUND'}: {found.evidence}"
+        print_progress(f"{len(results)} of {len(MUTANTS)}: {line}") if args.json else print_line(line)
     missed = [found.name for found in results if not found.where]
     detail = [{"name": f.name, "where": f.where, "evidence": f.evidence, "runs": f.runs} for f in results]
     result: dict[str, object] = {"mutants": len(results), "found": len(results) - len(missed), "missed": missed}
@@ -93,13 +99,15 @@ def _sweep(args: argparse.Namespace) -> tuple[dict[str, object], bool]:
 
 
 def _outsider(args: argparse.Namespace) -> tuple[dict[str, object], bool]:
-    result: dict[str, object] = {}
-    good = True
-    for level in LEVELS:
-        attacked = attack(level, range(args.first, args.first + args.seeds))
-        result[level] = attacked.harmed
-        good = good and not (set(attacked.harmed) - (ADMITTED if level == "broker" else set()))
-    return result, good
+    work = [(level, seed) for level in LEVELS for seed in _range(args, SEEDS_TO_SHOW)]
+    harmed: dict[str, Counter[str]] = {level: Counter() for level in LEVELS}
+    runs = 0
+    for (level, seed), attacked in zip(work, shared(attack_one, work, args.processes), strict=True):
+        harmed[level].update(attacked.harmed)
+        runs += attacked.runs
+        print_progress(f"{level}, seed {seed}: {runs} runs, harm by {', '.join(harmed[level]) or 'nothing'}")
+    good = not any(set(harmed[level]) - (ADMITTED if level == "broker" else set()) for level in LEVELS)
+    return {**{level: dict(kinds) for level, kinds in harmed.items()}, "runs": runs}, good
 
 
 def _explore(args: argparse.Namespace) -> tuple[dict[str, object], bool]:
@@ -209,6 +217,11 @@ def _show(result: dict[str, object], as_json: bool) -> None:
 def print_line(text: str) -> None:
     """The only way out of this command."""
     sys.stdout.write(text + "\n")
+
+
+def print_progress(text: str) -> None:
+    """What is not a result."""
+    sys.stderr.write(text + "\n")
 
 
 def main() -> int:

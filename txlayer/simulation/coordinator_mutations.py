@@ -83,6 +83,13 @@ def any_life(self: CoordinatorDesk, create: m.Create) -> list[Any]:
 _ON_CREATE = CoordinatorDesk.on_create
 
 
+def confirmed_by_anyone(self: TxCoordinator, confirm: m.Confirm) -> list[Effect]:
+    return _ON_CONFIRM(self, m.Confirm(confirm.tx, self.publisher))
+
+
+_ON_CONFIRM = TxCoordinator.on_confirm
+
+
 def forgotten_at_the_fastest(self: Chain) -> list[Effect]:
     current = [reading.upto for reading in self.readers.values() if not reading.stale]
     return self._drop_below(max(current, default=self.next - 1) + 1)

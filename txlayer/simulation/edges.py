@@ -117,7 +117,7 @@ class Edges:
         for kind in ChainKind:
             for name in self.world.nodes:
                 if f"{kind.value} of {name}:" in detail:
-                    self.world.history.stale[site, name, kind.value] = None
+                    self.world.observer.fell_behind(site, name, kind.value)
         self.world.history.faults["F1"] += 1
         self.world.clock.after(0.3, partial(self.world.follow, self.world.nodes[site]))
 

@@ -45,6 +45,8 @@ class History:
     """Everything a checker may know."""
 
     calls: dict[str, CallSeen] = field(default_factory=dict)
+    current: dict[str, CallSeen] = field(default_factory=dict)
+    """The last call that began under a key: what came to nothing may be tried again."""
     by_tx: dict[TxId, CallSeen] = field(default_factory=dict)
     other_published: dict[TxId, list[tuple[str, Item]]] = field(default_factory=dict)
     applied: list[Applied] = field(default_factory=list)
@@ -55,7 +57,8 @@ class History:
     begun: dict[TxId, tuple[str, ...]] = field(default_factory=dict)
     joined: dict[TxId, dict[str, None]] = field(default_factory=dict)
     registered: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    stale: dict[tuple[str, str, str], None] = field(default_factory=dict)
+    stale: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """Readers that were told, with the registration that is worth nothing since."""
     finished: dict[TxId, None] = field(default_factory=dict)
     blocked: list[tuple[str, TxId]] = field(default_factory=list)
     told_later: list[Outcome] = field(default_factory=list)

@@ -31,6 +31,7 @@ from txlayer.simulation.coordinator_mutations import (
     any_life,
     block_without_barrier,
     census_before_block,
+    confirmed_by_anyone,
     failed_census_not_called,
     forgotten_at_the_fastest,
     presence_decides,
@@ -232,5 +233,6 @@ MUTANTS = (
     Mutant("the intent has no events to undo", (instead(Executor, "_intend", intent_without_events),), hint="compensation"),
     Mutant("the intent does not say how to recognise the decision", (instead(Executor, "_intend", intent_without_hashes),), hint="two phases"),
     Mutant("a creation is good for any life of its coordinator", (instead(CoordinatorDesk, "on_create", any_life),), hint="one shot, hosted"),
+    Mutant("any publisher's confirmation frees the key", (instead(TxCoordinator, "on_confirm", confirmed_by_anyone),), hint="hosted, two publishers"),
     Mutant("anyone may commit", (instead(EventCoordinator, "may_end", always(True)),), hint="hosted, two publishers"),
 )  # fmt: skip

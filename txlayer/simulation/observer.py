@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from txlayer import messages as m
-from txlayer.messages import TxId
+from txlayer.messages import Asked, TxId
 from txlayer.simulation.clock import Clock
-from txlayer.simulation.history import History
+from txlayer.simulation.history import CallSeen, History
 from txlayer.simulation.node import Node
 from txlayer.tokens import Keyring, reveals
 
@@ -20,6 +20,9 @@ class Observer:
     clock: Clock
     nodes: dict[str, Node]
     _sites_of: dict[tuple[TxId, bytes], str] = field(default_factory=dict)
+    _asked: dict[Asked, CallSeen] = field(default_factory=dict)
+    _follows: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """The latest registration that a reader asked for, by the log of its coordinator."""
     _registrations: dict[tuple[str, str, str], int] = field(default_factory=dict)
 
     def observe(self, source: str, message: m.AnyMessage) -> None:
@@ -40,24 +43,32 @@ class Observer:
                 history.joined.setdefault(message.tx, {})[source] = None
             case m.Vote() if message.join is not None:
                 history.joined.setdefault(message.tx, {})[source] = None
-            case m.Created():
-                call = history.calls.get(message.key)
+            case m.Create() | m.Inquire() if message.key in history.current:
+                self._asked.setdefault(message.asked, history.current[message.key])
+            case m.Created() if message.answers in self._asked:
+                history.by_tx.setdefault(message.tx, self._asked[message.answers])
+            case m.Census() if message.events and message.terms.one_shot:
+                call = history.calls.get(dict(message.events[0].item.headers).get("call", ""))
                 if call is not None:
                     history.by_tx.setdefault(message.tx, call)
-            case m.Census() if message.events and message.terms.one_shot:
-                name = message.events[0].item.payload.decode(errors="replace").split(".")[0]
-                if name in history.calls:
-                    history.by_tx.setdefault(message.tx, history.calls[name])
+            case m.Follow():
+                where = (message.reader, message.incarnation, message.kind.value)
+                self._follows[where] = max(message.registration, self._follows.get(where, 0))
             case _:
                 pass
 
     def registered(self, reader: str, followed: m.Followed) -> None:
         """A reader hears that it is registered, anew if it had fallen behind: from now on it may count on it."""
         where = (reader, followed.coordinator, followed.kind.value)
-        if followed.registration > self._registrations.get(where, 0):
+        if followed.registration > max(self._registrations.get(where, 0), self.history.stale.get(where, 0)):
             self._registrations[where] = followed.registration
             self.history.stale.pop(where, None)
             self.history.registered[where] = self.clock.now
+
+    def fell_behind(self, reader: str, coordinator: str, kind: str) -> None:
+        """A reader hears that it missed something: the registration that it asked for last is worth nothing."""
+        log = self.nodes[coordinator].identity.incarnation
+        self.history.stale[reader, coordinator, kind] = self._follows.get((reader, log, kind), 0)
 
     def _decided(self, tx: TxId, commit: bool, members: tuple[bytes, ...]) -> None:
         final = tuple(sorted(self.site_of(tx, member) for member in members)) if commit else ()

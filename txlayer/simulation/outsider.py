@@ -162,6 +162,7 @@ class Attacked:
     """Kinds of which a genuine message passed by, to be replayed and altered."""
     forged: dict[str, None] = field(default_factory=dict)
     """Kinds of which it put at least one on the bus."""
+    runs: int = 0
 
 
 def attack(level: str, seeds: Iterable[int], kinds: Iterable[str] = KINDS) -> Attacked:
@@ -170,15 +171,23 @@ def attack(level: str, seeds: Iterable[int], kinds: Iterable[str] = KINDS) -> At
     for seed in seeds:
         for setting in SETTINGS:
             undisturbed = _ends(_run(setting, level, seed, Attack("", level, Random(seed))))
+            result.runs += 1
             for kind in kinds:
                 one = Attack(kind, level, Random(f"{kind} {seed}"))
                 history = _run(setting, level, seed, one)
+                result.runs += 1
                 stopped = level != "broker" and setting.steady and _ends(history) != undisturbed
                 if history.violations or stopped:
                     result.harmed[kind] = result.harmed.get(kind, 0) + 1
                 result.seen.update({kind: None} if one.seen else {})
                 result.forged.update({kind: None} if one.forged else {})
     return result
+
+
+def attack_one(work: tuple[str, int]) -> Attacked:
+    """One seed at one level, for work that is shared among processes."""
+    level, seed = work
+    return attack(level, [seed])
 
 
 def _run(setting: Setting, level: str, seed: int, attack: Attack) -> History:

@@ -71,7 +71,10 @@ def _draw_script(
     coordinator = rng.choice(names) if hosted else publisher
     key = f"t{number}"
     kinds = (terms.type, terms.type, "other")
-    items = [Item(rng.choice(kinds), f"{key}.{event}".encode()) for event in range(rng.choice([0, 1, 1, 2, 3]))]
+    headers = (("call", key),)
+    items = [
+        Item(rng.choice(kinds), f"{key}.{event}".encode(), headers) for event in range(rng.choice([0, 1, 1, 2, 3]))
+    ]
     helpers = tuple(rng.sample(names, 1)) if rng.random() < (0.8 if hosted else 0.1) else ()
     helpers = tuple(name for name in helpers if name != publisher) if not terms.one_shot else ()
     call = CallSeen(key, publisher, coordinator, terms)

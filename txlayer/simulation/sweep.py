@@ -54,7 +54,7 @@ class Configuration:
                 plan.tastes[f"s{number}", event_type] = taste
         for number in range(2):
             call = CallSeen(f"t{number}", self.publisher, self.coordinator, self.terms)
-            items = [Item("orders", f"t{number}.{event}".encode()) for event in range(2)]
+            items = [Item("orders", f"t{number}.{event}".encode(), (("call", f"t{number}"),)) for event in range(2)]
             plan.scripts.append((0.1 + 0.3 * number, call, items, self.abort and number == 0, self.helpers))
         return plan
 

@@ -168,6 +168,7 @@ class Script:
             self._later(1.0, self.begin)
             return
         self.started = True
+        self.world.history.current[self.call.key] = self.call
         self.life = self.world.node(self.site).last_life
         terms = self.call.terms
         items = tuple(self.items) if terms.one_shot else ()
@@ -253,7 +254,7 @@ class Script:
         self.call.outcomes.append(outcome)
         self.call.told_at.append(self.world.clock.now)
         if outcome.tx is not None:
-            self.world.history.by_tx[outcome.tx] = self.call
+            self.world.history.by_tx.setdefault(outcome.tx, self.call)
             self.call.attempts.append(outcome.tx)
         self._later(self.world.rng.choice([0.0, 0.01, 1.0]), self._confirm)
 
@@ -272,7 +273,8 @@ class Script:
         call = self.call
         anew = CallSeen(call.key, call.publisher, call.coordinator, call.terms)
         self.world.history.calls[f"{call.key} again"] = anew
-        script = self.world.scripts[call.key] = Script(self.world, anew, self.items, abort=False, again=True)
+        items = [replace(item, headers=(("call", f"{call.key} again"),)) for item in self.items]
+        script = self.world.scripts[call.key] = Script(self.world, anew, items, abort=False, again=True)
         self._later(self.world.rng.choice([0.0, 0.01, 1.0]), script.begin)
 
     def on_restart(self) -> None:

@@ -4,6 +4,9 @@ Followers apply exactly what the distributed members committed; durable local me
 Both are entered in a durable registry, so one that was away is known. Entries have gapless numbers and contain the
 events; a reader acknowledges the prefix that it has applied. An entry is forgotten when every reader has it, or when
 more than the retention limit are kept: a reader that needs an older one is told that it is stale.
+
+Of a reader that gave its registration back, or that an operator removed, only the number of that is kept: late copies
+do not bring it back. If it is seen again, or goes on all the same, it is told that it is stale.
 """
 
 from __future__ import annotations
@@ -38,11 +41,13 @@ class Chain:
     low: int = 1
     next: int = 1
     readers: dict[str, Reading] = field(default_factory=dict)
+    released: dict[str, int] = field(default_factory=dict)
+    """Who wants nothing any more, with its last registration; as many as there may be readers, the latest."""
     entries: dict[int, ChainEntry] = field(default_factory=dict)
 
     def read_by_anyone(self) -> bool:
         """Whether entries are needed at all."""
-        return any(reading.types for reading in self.readers.values())
+        return bool(self.readers)
 
     def add(self, tx: m.TxId, terms: m.Terms, events: tuple[m.Numbered, ...]) -> Append:
         """The record of the next entry. Call `announce` for what to send once it is durable."""
@@ -69,14 +74,15 @@ class Chain:
             return self._release(follow, known)
         if known is None and len(self.readers) >= self.seat.bounds.readers:
             full = f"{follow.reader}: more than {self.seat.bounds.readers} readers of {self.kind.value}"
-            return [Surface("reader refused", None, f"{full}: raise bounds.readers")]
-        missed = known is None or not known.types or max(known.upto, follow.upto) + 1 < self.low
-        latest = known.registration if known is not None else 0
+            return [Surface("reader refused", None, f"{full}: raise bounds.readers, or see `txlayer readers`")]
+        missed = known is None or max(known.upto, follow.upto) + 1 < self.low
+        latest = self._latest(follow.reader)
         if missed and (follow.upto >= 0 or follow.registration <= latest):
-            return [self._stale(follow.reader, latest)]
+            return [self._stale(follow.reader, max(latest, follow.registration) if follow.upto >= 0 else latest)]
         effects: list[Effect] = []
         if known is None or missed:
             last, number = self.next - 1, follow.registration
+            self.released.pop(follow.reader, None)
             self.readers[follow.reader] = known = Reading(follow.types, last, last, registration=number)
             effects = [self._register(follow.reader)]
         elif known.stale or self._news(known, follow):
@@ -92,19 +98,42 @@ class Chain:
         return [*effects, *forget, Send(follow.reader, followed), *self._push(follow.reader), self._timer()]
 
     def _release(self, follow: m.Follow, known: Reading | None) -> list[Effect]:
-        """A reader wants nothing any more. Its last registration is kept: late copies of it do not bring it back."""
+        """A reader wants nothing any more."""
         released = m.Followed(
             self.seat.site, self.seat.incarnation, self.kind, follow.upto, follow.registration, follow.reader
         )
         if known is not None and not self._news(known, follow):
-            return [Send(follow.reader, released)] if not known.types else []
-        self.readers[follow.reader] = Reading((), follow.upto, follow.upto, 0, True, follow.registration)
-        return [self._register(follow.reader), *self._forget(), Send(follow.reader, released)]
+            return []
+        effects: list[Effect] = []
+        if known is not None or follow.registration > self._latest(follow.reader):
+            effects = self._let_go(follow.reader, follow.registration)
+        return [*effects, Send(follow.reader, released)]
+
+    def remove(self, name: str) -> list[Effect]:
+        """An operator says that a reader will not come back: nothing is kept for it any more. Empty if it is none."""
+        return self._let_go(name, self.readers[name].registration) if name in self.readers else []
+
+    def on_present(self, name: str) -> list[Effect]:
+        """A site is there again. If it was removed meanwhile and does not know, it reads what nobody sends."""
+        return [self._stale(name, self.released[name])] if name in self.released else []
+
+    def _let_go(self, name: str, registration: int) -> list[Effect]:
+        self.readers.pop(name, None)
+        self.released.pop(name, None)
+        self.released[name] = registration
+        effects: list[Effect] = [
+            Append(self._reader_key(name), Reader(self.kind, name, (), 0, registration=registration))
+        ]
+        if len(self.released) > self.seat.bounds.readers:
+            oldest = next(iter(self.released))
+            del self.released[oldest]
+            effects.append(Drop(self._reader_key(oldest)))
+        return [*effects, *self._forget()]
 
     def on_ack(self, ack: m.ChainAck) -> list[Effect]:
         """A reader has applied everything up to a number that exists."""
         reading = self.readers.get(ack.reader)
-        if reading is None or not reading.types or not reading.upto < ack.upto < self.next:
+        if reading is None or not reading.upto < ack.upto < self.next:
             return []
         if reading.stale and ack.upto + 1 < self.low:
             return []
@@ -120,7 +149,7 @@ class Chain:
         effects: list[Effect] = []
         for name in sorted(self.readers):
             reading = self.readers[name]
-            if reading.upto + 1 >= self.next or not reading.types:
+            if reading.upto + 1 >= self.next:
                 continue
             reading.attempt += 1
             if reading.stale:
@@ -137,6 +166,8 @@ class Chain:
             self.next = max(self.next, record.number + 1)
         elif isinstance(record, ChainPosition):
             self.low, self.next = max(self.low, record.low), max(self.next, record.next)
+        elif not record.types:
+            self.released[record.name] = record.registration
         else:
             self.readers[record.name] = Reading(
                 record.types, record.upto, record.upto, stale=record.stale, registration=record.registration
@@ -157,8 +188,14 @@ class Chain:
             return follow.types != known.types
         return follow.registration > known.registration
 
+    def _latest(self, name: str) -> int:
+        known = self.readers.get(name)
+        return known.registration if known is not None else self.released.get(name, 0)
+
     def _stale(self, name: str, registration: int) -> Send:
-        return Send(name, m.Stale(self.seat.site, self.seat.incarnation, self.kind, self.low, registration, name))
+        """Of who is not registered: whatever comes next it will not get either."""
+        low = self.low if name in self.readers else self.next + 1
+        return Send(name, m.Stale(self.seat.site, self.seat.incarnation, self.kind, low, registration, name))
 
     def _push(self, name: str) -> list[Effect]:
         reading = self.readers[name]
@@ -199,7 +236,7 @@ class Chain:
     def _register(self, name: str) -> Append:
         reading = self.readers[name]
         record = Reader(self.kind, name, reading.types, reading.upto, reading.stale, reading.registration)
-        return Append(f"r/{self.kind.value}/{name}", record)
+        return Append(self._reader_key(name), record)
 
     def _drop_below(self, low: int) -> list[Effect]:
         if low <= self.low:
@@ -209,14 +246,17 @@ class Chain:
         position = Append(f"p/{self.kind.value}", ChainPosition(self.kind, self.low, self.next))
         for number in gone:
             self.entries.pop(number, None)
-        behind = self.entries or any(reading.stale and reading.types for reading in self.readers.values())
+        behind = self.entries or any(reading.stale for reading in self.readers.values())
         stop = [] if behind else [CancelTimer(("chain", self.kind, "retry"))]
         return [position, *(Drop(self._entry_key(number)) for number in gone), *stop]
+
+    def _reader_key(self, name: str) -> str:
+        return f"r/{self.kind.value}/{name}"
 
     def _entry_key(self, number: int) -> str:
         return f"e/{self.kind.value}/{number}"
 
     def _timer(self) -> SetTimer:
-        attempts = [r.attempt for r in self.readers.values() if r.types and r.upto + 1 < self.next]
+        attempts = [r.attempt for r in self.readers.values() if r.upto + 1 < self.next]
         pause = self.seat.patience.backoff(self.seat.patience.retry, min(attempts, default=0))
         return SetTimer(("chain", self.kind, "retry"), pause)

@@ -71,7 +71,7 @@ class Coordinated:
     events: EventCoordinator
     ballot: Ballot
     callers: dict[str, Asked]
-    """Who may confirm, each with the creation or question that was last heard of it."""
+    """Who is told the outcome, each with the creation or question that was last heard of it."""
     hashes: m.Hashes
     incarnation: str
     phase: Phase = Phase.CENSUS
@@ -198,13 +198,21 @@ class Coordinated:
         outside = (PublishPlain(self.tx, event) for event in public)
         return [*record, *self._tell(), *outside, *self._linger(), *self._finish_if_done()]
 
-    def _may_confirm(self, caller: str, asked: Asked = NOBODY) -> None:
+    def _will_tell(self, caller: str, asked: Asked = NOBODY) -> None:
         self.callers[caller] = asked if asked != NOBODY else self.callers.get(caller, NOBODY)
 
     def _tell(self) -> list[Effect]:
-        """The outcome, to all who may confirm it."""
+        """The outcome, to all who are to know."""
+        return [
+            Send(caller, replace(self._outcome_for(caller), answers=asked)) for caller, asked in self.callers.items()
+        ]
+
+    def _outcome_for(self, caller: str) -> m.Outcome:
+        """After a restart it is forgotten which events are in: only who called knows that its own all were."""
         assert self.outcome is not None
-        return [Send(caller, replace(self.outcome, answers=asked)) for caller, asked in self.callers.items()]
+        if not self.restarted or caller == self._caller() or self.outcome.status is not Status.COMMITTED:
+            return self.outcome
+        return replace(self.outcome, reason=f"its coordinator restarted: perhaps not all events of {caller} are in it")
 
     def _record(
         self, status: Status, final: tuple[bytes, ...], reason: str, public: tuple[m.Numbered, ...] = ()
@@ -217,7 +225,7 @@ class Coordinated:
         )  # fmt: skip
 
     def _caller(self) -> str:
-        """Who is to be told after a restart."""
+        """Who called commit, or would have."""
         return self.wanted[0] if self.wanted is not None else self.publisher
 
     def _initiator(self) -> str:
@@ -233,8 +241,8 @@ class Coordinated:
         return self._finish_if_done()
 
     def on_confirm(self, confirm: m.Confirm) -> list[Effect]:
-        """The caller knows the outcome."""
-        if self.outcome is None or not self.outcome.final or confirm.publisher not in self.callers:
+        """Who began it knows the outcome: the key was its own, and nobody else frees it."""
+        if self.outcome is None or not self.outcome.final or confirm.publisher != self.publisher:
             return []
         self.confirmed = True
         return self._finish_if_done()

@@ -195,17 +195,21 @@ class CoordinatorDesk:
             self.present[change.site] = change
         else:
             self.present.pop(change.site, None)
-        if change.alive and (before is None or _same_life(change, before)):
+        if change.alive and before is not None and _same_life(change, before):
             return self._on_types(change, before)
-        lost = before if change.alive and before is not None else change
         batches: list[Batch] = []
+        if change.alive:
+            batches = [(("chain", kind), chain.on_present(change.site)) for kind, chain in self.chains.items()]
+            if before is None:
+                return batches
+        lost = before if change.alive and before is not None else change
         for tx in list(self.transactions):
             batches += self._step(tx, lambda coordinator: coordinator.on_presence_lost(lost, change.alive))
         return batches
 
-    def _on_types(self, now: PresenceChanged, before: PresenceChanged | None) -> list[Batch]:
+    def _on_types(self, now: PresenceChanged, before: PresenceChanged) -> list[Batch]:
         """A site that goes on may have unsubscribed from types that it had."""
-        gone = set(before.types) - set(now.types) if before is not None else set()
+        gone = set(before.types) - set(now.types)
         waiting = [tx for tx, one in self.transactions.items() if gone and one.terms.type in gone]
         return [batch for tx in waiting for batch in self._step(tx, lambda one: one.on_unsubscribed(now.site))]
 
@@ -275,6 +279,11 @@ class CoordinatorDesk:
             return []
         effects = chain.on_follow(message) if isinstance(message, m.Follow) else chain.on_ack(message)
         return [(("chain", message.kind), effects)]
+
+    def remove_reader(self, name: str) -> list[Batch]:
+        """An operator says that a reader is gone for good. Nothing if it reads nothing here."""
+        removed = [(kind, chain.remove(name)) for kind, chain in self.chains.items()]
+        return [(("chain", kind), effects) for kind, effects in removed if effects]
 
     # Marks
 

@@ -60,13 +60,15 @@ class ChainReader:
 
     def on_followed(self, followed: m.Followed) -> list[Effect]:
         """Registered. Where a later registration is known this site has lost its log: it asks under the next number."""
-        if not self.types:
-            self.released = followed.registration >= self.registration
+        if followed.registration < self.registration:  # an answer to an earlier one: this one may have been lost
             return []
-        if self.upto < 0 and followed.registration != self.registration:
+        if not self.types:
+            self.released = True
+            return []
+        if self.upto < 0 and followed.registration > self.registration:
             return self._ask_above(followed.registration)
         stop: list[Effect] = [CancelTimer(("reader", self.key(), "ask"))]
-        if self.upto >= 0:
+        if self.upto >= 0 or self.stale:
             return stop
         self.upto = followed.upto
         return [*stop, *self._save(), *self._apply_next()]
@@ -111,10 +113,10 @@ class ChainReader:
         return [*self._advance(), ForgetMarker(done.tx), self._ack(), *self._apply_next()]
 
     def on_stale(self, stale: m.Stale) -> list[Effect]:
-        """Too much was missed."""
-        if self.stale:
+        """Too much was missed, perhaps before it heard that it is registered."""
+        if self.stale or not self.types or stale.registration < self.registration:
             return []
-        if self.upto < 0:  # registered, and fallen behind before it heard so
+        if self.upto < 0 and stale.registration > self.registration:  # of a log that this site has lost
             return self._ask_above(stale.registration)
         here = self.upto
         while here + 1 in self.buffer:
@@ -123,7 +125,7 @@ class ChainReader:
             return [self._ack()]
         self.stale = True
         self.buffer.clear()
-        return [*self._save(), self._tell_stale()]
+        return [*self._save(), CancelTimer(("reader", self.key(), "ask")), self._tell_stale()]
 
     def on_timer(self, name: str) -> list[Effect]:
         """Ask again, or try again."""
@@ -165,8 +167,6 @@ class ChainReader:
         return self._save()
 
     def _ask_above(self, registration: int) -> list[Effect]:
-        if registration < self.registration:
-            return []
         self.registration = registration + 1
         return self.start()
 

@@ -90,7 +90,7 @@ class TxCoordinator(Voting):
         if create.publisher != self.publisher:
             taken = f"a transaction of {self.publisher} has this key: ask what became of that, or use a key of your own"
             return [Send(create.publisher, m.Refused(self.key, None, taken, self.seat.site, asked))]
-        self._may_confirm(create.publisher, asked)
+        self._will_tell(create.publisher, asked)
         if self.outcome is not None:
             return [Send(create.publisher, replace(self.outcome, answers=asked))]
         if self.phase is Phase.CENSUS or self.terms.one_shot:
@@ -98,9 +98,9 @@ class TxCoordinator(Voting):
         return [Send(create.publisher, m.Created(self.key, self.tx, len(self.ballot.members), asked))]
 
     def on_inquire(self, inquire: m.Inquire) -> list[Effect]:
-        """A caller asks; one that knows the key may confirm."""
+        """A caller asks; one that knows the key is told again when there is more to tell."""
         if inquire.key == self.key:
-            self._may_confirm(inquire.publisher, inquire.asked)
+            self._will_tell(inquire.publisher, inquire.asked)
         outcome = self.outcome or m.Outcome(self.tx, self.key, Status.PENDING, final=False)
         if self.phase is Phase.COMMITTED and self.decision is not None:
             outcome = replace(outcome, named=self.decision.final)
@@ -109,8 +109,9 @@ class TxCoordinator(Voting):
     def on_submit(self, submit: m.Submit) -> list[Effect]:
         """A publisher's event: number it and pass it on."""
         publisher = submit.publisher
-        if self.restarted:  # which events are in is forgotten: only who called knows that its own were all in
-            return [Send(publisher, self.outcome)] if self.outcome is not None and publisher in self.callers else []
+        if self.restarted:  # whose own events are all that it is about, nobody can tell any more
+            known = self.outcome is not None and publisher in (self.publisher, self._caller())
+            return [Send(publisher, self._outcome_for(publisher))] if known else []
         if not self.events.may_publish(publisher):
             return [self._refuse_event(submit, f"{publisher} may not publish in this transaction")]
         if submit.number <= self.events.upto(publisher):
@@ -137,14 +138,14 @@ class TxCoordinator(Voting):
     def on_commit_request(self, request: m.CommitRequest) -> list[Effect]:
         """A publisher commits: as soon as all its events are in."""
         if self.restarted:
-            return [Send(request.publisher, self.outcome)] if self.outcome is not None else []
+            return [Send(request.publisher, self._outcome_for(request.publisher))] if self.outcome is not None else []
         if not self.events.may_end(request.publisher):
             reason = f"{request.publisher} may not commit this transaction"
             return [Send(request.publisher, m.Refused(self.key, self.tx, reason, publisher=request.publisher))]
         if self.called:
             return [Send(request.publisher, self.outcome)] if self.outcome is not None else []
         self.wanted = (request.publisher, request.submitted)
-        self._may_confirm(request.publisher)
+        self._will_tell(request.publisher)
         return self._call_if_complete()
 
     def on_abort(self, abort: m.Abort) -> list[Effect]:
@@ -255,13 +256,14 @@ class TxCoordinator(Voting):
         """A transaction as the log remembers it."""
         terms = Terms(record.type, limit=record.limit) if isinstance(record, Decided) else record.terms
         census = Census(record.tx, terms)
-        initiator = record.publisher if isinstance(record, DelegationOpened) else record.initiator or record.publisher
+        initiator = record.initiator or record.publisher
         events = EventCoordinator(terms, initiator, seat.limits)
         self = cls(
             seat, record.tx, terms, record.key, initiator, 0, census, events, Ballot({}, terms.settle_for), {},
             seat.keyring.hashes(record.tx, seat.finishers), "",
         )  # fmt: skip
-        self._may_confirm(record.publisher)
+        for caller in dict.fromkeys((initiator, record.publisher)):
+            self._will_tell(caller)
         if initiator != record.publisher:
             self.wanted = (record.publisher, 0)
         self.called = record.called

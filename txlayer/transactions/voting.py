@@ -188,7 +188,7 @@ class Voting(Coordinated):
         (member,) = self.ballot.members
         record = DelegationOpened(
             self.tx, self.terms, self.ballot.members[member].pseudonym, len(self.events.events), self.events.digest,
-            self.key, self.publisher, self.called, tuple(self.events.events),
+            self.key, self._caller(), self.called, tuple(self.events.events), self._initiator(),
         )  # fmt: skip
         return [
             Append(f"d/{self.tx}", record),

@@ -1,5 +1,6 @@
 """What a handler does to a SQLite database stays inside its unit, whatever the handler does."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,8 +72,12 @@ def test_a_unit_that_an_error_ended_rolls_back_without_complaint(path: Path, res
 
 
 @pytest.mark.parametrize(
-    "sql", ["COMMIT", "end", " -- a comment\n rollback", "/* a */ ; SAVEPOINT x", "RELEASE handler", "BEGIN"]
-)
+    "sql",
+    [
+        "COMMIT", "end", " -- a comment\n rollback", "/* a */ ; SAVEPOINT x", "RELEASE handler", "BEGIN",
+        "\ufeffCOMMIT", ";\ufeff/* a */\ufeffEND",
+    ],
+)  # fmt: skip
 def test_a_handler_cannot_end_the_transaction_of_its_unit(path: Path, resource: SqliteResource, sql: str) -> None:
     unit = resource.work(TX)
     put(unit, 2)
@@ -80,6 +85,23 @@ def test_a_handler_cannot_end_the_transaction_of_its_unit(path: Path, resource: 
         unit.execute(sql)
     resource.roll_back(TX)
     assert stored(path) == [1]
+
+
+@pytest.mark.parametrize("sql", ["COMMIT", "ROLLBACK"])
+def test_a_unit_whose_transaction_was_ended_by_a_statement_is_refused(
+    path: Path, resource: SqliteResource, monkeypatch: pytest.MonkeyPatch, sql: str
+) -> None:
+    monkeypatch.setattr("txlayer.resources.sqlite._TRANSACTION_CONTROL", re.compile("a spelling nobody thought of"))
+    unit = resource.work(TX)
+    put(unit, 2)
+    with pytest.raises(ResourceError, match=f"'{sql}' ended the transaction of its unit"):
+        unit.execute(sql)
+    with pytest.raises(ResourceError, match="has ended"):
+        put(unit, 3)
+    with pytest.raises(ResourceError, match="ended its work"):
+        resource.prepare(TX)
+    assert resource.state(TX) == "none"
+    assert 3 not in stored(path)
 
 
 class Fails:

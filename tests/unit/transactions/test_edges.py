@@ -5,10 +5,12 @@ import pytest
 from txlayer import messages as m
 from txlayer.effects import (
     AbortCall,
+    Append,
     AskCall,
     BeginCall,
     CommitCall,
     ConfirmCall,
+    Drop,
     FollowCall,
     JoinCall,
     LeaveCall,
@@ -407,3 +409,37 @@ def test_a_late_registration_does_not_bring_back_a_reader_that_gave_it_back() ->
     assert chain.read_by_anyone()
     chain.on_follow(m.Follow("f", ChainKind.COMMITS, "log", (), 0, 2))
     assert chain.read_by_anyone(), "a late copy of the word that gave back an earlier registration"
+
+
+def test_readers_that_gave_their_registration_back_do_not_count_and_only_the_latest_are_remembered() -> None:
+    chain = Chain(Seat("c", "log", 1, Keyring(b"c"), bounds=Bounds(readers=2)), ChainKind.COMMITS)
+    records: dict[str, object] = {}
+    for number in range(10):
+        for types, registration in ((("t",), 1), ((), 2)):
+            for effect in chain.on_follow(m.Follow(f"f{number}", ChainKind.COMMITS, "log", types, -1, registration)):
+                if isinstance(effect, Append):
+                    records[effect.key] = effect.record
+                elif isinstance(effect, Drop):
+                    del records[effect.key]
+    assert not chain.readers
+    assert list(chain.released) == ["f8", "f9"]
+    assert [key for key in records if key.startswith("r/")] == ["r/commits/f8", "r/commits/f9"]
+    for name in ("f9", "new"):
+        chain.on_follow(m.Follow(name, ChainKind.COMMITS, "log", ("t",), -1, 3))
+    assert list(chain.readers) == ["f9", "new"]
+    assert list(chain.released) == ["f8"]
+    (refused,) = chain.on_follow(m.Follow("one more", ChainKind.COMMITS, "log", ("t",)))
+    assert isinstance(refused, Surface)
+
+
+def test_what_was_given_back_is_known_after_a_restart() -> None:
+    seat = Seat("c", "log", 1, Keyring(b"c"))
+    chain = Chain(seat, ChainKind.COMMITS)
+    first = m.Follow("f", ChainKind.COMMITS, "log", ("t",))
+    chain.on_follow(first)
+    effects = chain.on_follow(m.Follow("f", ChainKind.COMMITS, "log", (), 0, 2))
+    (record,) = [effect.record for effect in effects if isinstance(effect, Append)]
+    again = Chain(seat, ChainKind.COMMITS)
+    again.recover(record)
+    again.on_follow(first)
+    assert not again.read_by_anyone()

@@ -17,6 +17,7 @@ from txlayer.effects import (
     PresenceChanged,
     PublishCall,
     Received,
+    UnfollowCall,
 )
 from txlayer.messages import ChainKind, Conditions, Item, Limit, Scope, Status, Terms
 from txlayer.transactions.participant import Participant
@@ -174,7 +175,7 @@ def test_registration_that_comes_late_does_not_take_types_away() -> None:
     assert list(bench.sites["f"].resource.values) == ["one", "two"]
 
 
-def test_reader_that_lost_its_log_is_registered_again_after_it_was_stale() -> None:
+def test_reader_that_lost_its_log_is_told_that_it_is_stale_and_registered_again() -> None:
     bench = followed()
     bench.lose = kind(m.Commit, m.Stale, m.Followed)
     commit(bench, "two", "three", "four", "five")
@@ -182,8 +183,93 @@ def test_reader_that_lost_its_log_is_registered_again_after_it_was_stale() -> No
     bench.sites["f"].records.clear()
     bench.restart("f")
     follow(bench)
+    assert stale(bench)
+    follow(bench, anew=True)
     commit(bench, "six")
     assert list(bench.sites["f"].resource.values) == ["one", "six"]
+
+
+def stale(bench: Bench) -> bool:
+    return "stale" in [surface.what for surface in bench.sites["f"].surfaced]
+
+
+def test_reader_that_falls_behind_before_it_hears_that_it_is_registered_is_told_so() -> None:
+    bench = Bench(
+        Site("p", bounds=Bounds(chain_entries=2)), Site("a", member()), Site("f", member(scope=Scope.FOLLOWER))
+    )
+    bench.lose = kind(m.Commit, m.Stale, m.Followed)
+    follow(bench)
+    (late,) = said(bench, m.Followed)
+    commit(bench, "one", "two", "three")
+    bench.lose = lambda target, message: False
+    bench.fire("f", "ask")
+    assert stale(bench), "one is gone, and it was registered"
+    deliver(bench, "f", late)
+    commit(bench, "four")
+    assert not bench.sites["f"].resource.values, "nothing after a gap"
+    bench.restart("f")
+    assert not bench.sites["f"].resource.values
+    follow(bench, anew=True)
+    commit(bench, "five")
+    assert list(bench.sites["f"].resource.values) == ["five"]
+
+
+def test_answer_to_an_earlier_registration_does_not_stop_the_next_one() -> None:
+    bench = followed()
+    (late,) = said(bench, m.Followed)
+    bench.lose = kind(m.Follow)
+    follow(bench, "stock")
+    deliver(bench, "f", late)
+    bench.lose = lambda target, message: False
+    bench.fire("f", "ask")
+    commit(bench, "two", event_type="stock")
+    assert list(bench.sites["f"].resource.values) == ["one", "two"]
+
+
+def test_late_word_that_an_earlier_registration_is_stale_does_not_end_the_next_one() -> None:
+    bench = followed()
+    bench.lose = kind(m.Commit, m.Stale, m.Followed)
+    commit(bench, "two", "three", "four", "five")
+    bench.fire("p", "retry", "chain")
+    late = said(bench, m.Stale)[0]
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry", "chain")
+    follow(bench, anew=True)
+    deliver(bench, "f", late)
+    commit(bench, "six")
+    assert list(bench.sites["f"].resource.values) == ["one", "six"]
+
+
+def test_reader_that_an_operator_removed_is_told_so_when_it_goes_on() -> None:
+    bench = followed()
+    chain = bench.sites["p"].participant.coordinator.chains[ChainKind.COMMITS]
+    assert chain.remove("f")
+    assert not chain.remove("f"), "it is none any more"
+    assert not chain.read_by_anyone()
+    commit(bench, "two")
+    bench.restart("f")
+    assert stale(bench), "two was kept for nobody"
+    follow(bench, anew=True)
+    commit(bench, "three")
+    assert list(bench.sites["f"].resource.values) == ["one", "three"]
+
+
+def test_reader_that_an_operator_removed_is_told_so_when_it_is_seen_again() -> None:
+    bench = followed()
+    bench.give("p", bench.sites["f"].presence(alive=False))
+    bench.sites["p"].participant.coordinator.chains[ChainKind.COMMITS].remove("f")
+    bench.give("p", bench.sites["f"].presence())
+    assert stale(bench)
+
+
+def test_reader_that_left_by_itself_is_not_told_so() -> None:
+    bench = followed()
+    bench.lose = kind(m.Followed)
+    bench.give("f", UnfollowCall(("orders",)))
+    bench.lose = lambda target, message: False
+    for alive in (False, True):
+        bench.give("p", bench.sites["f"].presence(alive))
+    assert not stale(bench)
 
 
 @pytest.mark.parametrize("restarted", [False, True])

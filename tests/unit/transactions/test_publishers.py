@@ -62,6 +62,41 @@ def test_key_stays_with_its_publisher_when_another_one_called_commit(finishers: 
     assert told(bench, "p", "k") == [Status.COMMITTED]
 
 
+@pytest.mark.parametrize("one_phase", [False, True])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_only_who_began_it_frees_the_key(restarted: bool, one_phase: bool) -> None:
+    bench = Bench(Site("p"), Site("q"), Site("c"), Site("a", member(one_phase=one_phase)))
+    bench.give("p", BeginCall("k", SHARED, "c"))
+    bench.give("q", JoinCall("j", bench.sites["p"].opened["k"]))
+    bench.lose = lambda target, message: target == "p" or (isinstance(message, m.Delegated) and restarted)
+    bench.give("q", CommitCall("j"))
+    if restarted:
+        bench.restart("c")
+        bench.lose = lambda target, message: target == "p"
+        bench.fire("c", "retry")
+        bench.fire("q", "retry")
+    assert told(bench, "q", "j") == [Status.COMMITTED]
+    bench.give("q", ConfirmCall("j"))
+    bench.give("q", AskCall("asks", "c", key="k"))
+    bench.give("q", ConfirmCall("asks"))
+    bench.restart("p")
+    bench.lose = lambda target, message: False
+    bench.give("p", AskCall("k", "c", key="k"))
+    assert told(bench, "p", "k") == [Status.COMMITTED], "known until p has heard it"
+    bench.give("p", ConfirmCall("k"))
+    assert not bench.sites["c"].participant.coordinator.keys
+
+
+def test_confirmation_that_was_lost_is_asked_for_again_after_a_restart_of_the_coordinator() -> None:
+    bench, _ = together()
+    bench.give("q", CommitCall("j"))
+    bench.lose = lambda target, message: isinstance(message, m.Confirm)
+    bench.give("p", ConfirmCall("k"))
+    bench.lose = lambda target, message: False
+    bench.restart("c")
+    assert not bench.sites["c"].participant.coordinator.keys
+
+
 def test_event_over_the_limit_ends_nothing_for_those_who_may_not_end_it() -> None:
     bench, tx = together(Terms("orders", access=Access.MULTI, limit=Limit.DISTRIBUTED))
     publish(bench, "p", "k", b"of p")
@@ -112,6 +147,26 @@ def test_who_began_it_hears_of_the_commit_that_another_called_and_of_its_events_
     outcome = bench.sites["p"].outcomes["k"][-1]
     assert outcome.status is Status.COMMITTED
     assert "not all events of p are in it" in outcome.reason
+
+
+@pytest.mark.parametrize("says", ["nothing", "an event", "commit"])
+def test_after_a_restart_who_began_it_hears_that_its_events_may_have_been_late(says: str) -> None:
+    bench, _ = together()
+    bench.lose = lambda target, message: target == "p" or isinstance(message, m.Submit)
+    publish(bench, "p", "k", b"late")
+    bench.give("q", CommitCall("j"))
+    if says == "nothing":
+        bench.lose = lambda target, message: False
+    bench.restart("c")
+    bench.lose = lambda target, message: False
+    if says == "commit":
+        bench.give("p", CommitCall("k"))
+    elif says == "an event":
+        bench.fire("p", "retry", "p")
+    outcome = bench.sites["p"].outcomes["k"][0]
+    assert outcome.status is Status.COMMITTED
+    assert "perhaps not all events of p are in it" in outcome.reason
+    assert not bench.sites["a"].resource.values
 
 
 def test_committer_whose_event_was_late_still_hears_of_the_outcome() -> None:
