@@ -48,7 +48,7 @@ SubscriberEvent: TypeAlias = Tick | Want | BusSubscribed | Claimed | Located | R
 
 @dataclass(slots=True)
 class _Operation:
-    """From one set of topics to the next. `left`: no longer wanted, but the hosts are about to have them."""
+    """From one set of topics to the next. `left`: the hosts may have them of us though they are not in `old`."""
 
     target: tuple[str, ...]
     added: tuple[str, ...]
@@ -209,9 +209,20 @@ class Subscriber:
                 lane = self.buffer.lanes[self.topics.pop(topic)]
                 self._passed[topic] = _Passed(rank, lane.clock, lane.known, log)
             effects.extend([*self.buffer.remove(rank), *self.buffer.settle(rank)])
-        before, self._operation, self._repeat_at = self._operation, None, None
-        old = (*before.old, *before.left) if before is not None else ()
-        return [*effects, *self._begin(now, tuple(rank for rank in old if host_of(rank) != host))]
+        left = self._break_off(effects)
+        return [*effects, *self._begin(now, tuple(rank for rank in left if host_of(rank) != host))]
+
+    def _break_off(self, effects: list[Effect]) -> tuple[int, ...]:
+        """End the operation where it stands: what the hosts may have of us, besides what we have ourselves."""
+        operation, self._operation, self._repeat_at = self._operation, None, None
+        if operation is None:
+            return ()
+        self.version += bool(operation.version)  # an answer to it comes too late
+        known = (self.ranks[topic] for topic in operation.added if topic in self.ranks)
+        asked = (*known,) if operation.version else ()
+        for rank in asked:
+            effects.extend(self.buffer.settle(rank))  # the next operation takes a later baseline
+        return (*operation.old, *operation.left, *asked)
 
     def _hold(self, rank: int, message: Event | Void) -> None:
         if self._operation is None:
@@ -241,7 +252,7 @@ class Subscriber:
         if not operation.version and unwanted:
             self._operation, self._repeat_at = None, None
             leaving: list[Effect] = [BusUnsubscribe(topic) for topic in unwanted]
-            return [*leaving, *self._begin(now, operation.old)]
+            return [*leaving, *self._begin(now, (*operation.old, *operation.left))]
         operation.added = tuple(topic for topic in operation.added if topic in self._wanted)
         effects: list[Effect] = []
         for topic in unwanted:
@@ -255,13 +266,15 @@ class Subscriber:
         """From what there is to what is wanted. `left`: topics that the hosts may still have of us."""
         self._refusal = None
         self._passed = {topic: passed for topic, passed in self._passed.items() if topic in self._wanted}
-        old = tuple(sorted({*self.topics.values(), *left}))
-        if self._wanted == tuple(sorted(self.topics)) and len(old) == len(self.topics):
-            self.stopped = self.stopped and bool(old)  # nobody confirms an empty set
-            return []
         added = tuple(topic for topic in self._wanted if topic not in self.topics)
+        again = tuple(self.ranks[topic] for topic in added if self.ranks.get(topic) in left)
+        old = tuple(sorted({*self.topics.values(), *left}.difference(again)))
+        if self._wanted == tuple(sorted(self.topics)) and len(old) == len(self.topics):
+            if not old:
+                self.stopped, self.valid_until, self._refresh_at = False, None, None  # nobody confirms an empty set
+            return []
         removed = [topic for topic in self.topics if topic not in self._wanted]
-        self._operation = _Operation(self._wanted, added, old, dict.fromkeys(added))
+        self._operation = _Operation(self._wanted, added, old, dict.fromkeys(added), again)
         effects: list[Effect] = [BusSubscribe(topic) for topic in added]
         for topic in removed:
             rank = self.topics.pop(topic)
@@ -438,9 +451,10 @@ class Subscriber:
         self._wanted = tuple(sorted(self.topics))
         effects: list[Effect] = [BusUnsubscribe(topic) for topic in operation.added]
         effects.append(Failed(message.topic, 0, message.reason))
-        if operation.version == 0 and operation.old == tuple(sorted(self.topics.values())):
+        old = tuple(sorted({*operation.old, *operation.left}))
+        if operation.version == 0 and old == tuple(sorted(self.topics.values())):
             return effects
-        self._operation = _Operation(self._wanted, (), operation.old, {})
+        self._operation = _Operation(self._wanted, (), old, {})
         return [*effects, *self._proceed(now)]
 
     def _renew(self, values: dict[int, int]) -> list[Effect]:

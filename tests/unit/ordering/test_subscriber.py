@@ -8,7 +8,7 @@ from txlayer.ordering import effects as fx
 from txlayer.ordering.messages import Event, Locate, Located, Missing, Refused, Register, Registered, Void
 from txlayer.ordering.subscriber import Subscriber
 from txlayer.ordering.subscriber_config import Mode
-from txlayer.ordering.timestamp import Stamp, rank_at
+from txlayer.ordering.timestamp import Stamp, host_of, rank_at
 
 B = rank_at(1, 0)
 ANOTHER = fx.Claimed(0, "a", 9, "another", ("a.*",), first=9)
@@ -18,7 +18,7 @@ def subscribed(s: Subscriber, baselines: dict[str, tuple[int, int]], now: float 
     """Take a subscription through all its steps; `baselines` has rank and baseline of each topic."""
     s.step(fx.Want(tuple(baselines)), now)
     for topic, (rank, _) in baselines.items():
-        s.step(Located(rank >> 32, 1, (topic,), (rank,)), now)
+        s.step(Located(host_of(rank), 1, (topic,), (rank,)), now)
     effects: list[fx.Effect] = []
     for topic in baselines:
         effects = s.step(fx.BusSubscribed(topic), now)

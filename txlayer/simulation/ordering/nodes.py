@@ -78,6 +78,7 @@ class Node:
 class Disk:
     """What survives a crash."""
 
+    log: int = 0
     rows: dict[str, bytes] = field(default_factory=dict)
     holder: HostNode | None = None
 
