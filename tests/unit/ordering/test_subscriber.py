@@ -208,6 +208,31 @@ def test_topics_of_a_host_with_another_log_begin_anew_with_a_gap_that_is_not_cer
     assert got(s.step(event(B, 1), 0.0)) == [(B, 1)]
 
 
+def test_an_operation_that_another_log_breaks_off_holds_nothing_back() -> None:
+    s = subscriber()
+    subscribed(s, {"a.x": (0, 0), "b.x": (B, 0)})
+    s.step(fx.Want(("a.x", "b.x", "b.y")), 0.0)
+    s.step(fx.BusSubscribed("b.y"), 0.0)
+    assert sent(s.step(Located(1, 1, ("b.y",), (B + 1,)), 0.0), Register)
+    s.step(ANOTHER, 0.0)
+    for topic in ("a.x", "b.y"):
+        s.step(fx.BusSubscribed(topic), 0.0)
+    s.step(fx.Want(("b.x",)), 0.0)
+    assert got(s.step(event(B, 1, {B + 1: 7}), 0.0)) == [(B, 1)], "b.y is no longer wanted"
+    (register,) = sent(s.step(fx.Tick(), 9.0), Register)
+    assert (register.new, register.old) == ((B,), (B, B + 1)), "the host may have it of us"
+
+
+def test_who_left_all_topics_of_a_host_with_another_log_waits_for_no_answer() -> None:
+    s = subscriber(expiry=5.0)
+    subscribed(s, {"a.x": (0, 0)})
+    (register,) = sent(s.step(fx.Want(()), 0.0), Register)
+    s.step(ANOTHER, 0.0)
+    s.step(Refused("register", "", register.version, 0, 9, "a topic of this host that does not exist"), 0.1)
+    s.step(fx.Tick(), 9.0)
+    assert s.at_rest
+
+
 @pytest.mark.parametrize("claim_comes_first", [True, False])
 def test_a_cursor_that_rests_on_another_log_begins_anew_with_a_gap(claim_comes_first: bool) -> None:
     s = subscriber()
