@@ -19,6 +19,7 @@ from txlayer.ordering.host import Host
 from txlayer.ordering.host_state import HostConfig
 from txlayer.ordering.messages import AnyMessage, Chained, Complete, Event, Fill, Locate, Register, Stamped
 from txlayer.ordering.publisher import Publisher, PublisherConfig
+from txlayer.ordering.timestamp import host_of
 
 NEAR, FAR = (0.010, 0.002), (0.100, 0.010)
 SERVICE = 400e-6
@@ -134,7 +135,7 @@ class GeoWorld:
         for client in range(self.setting.clients):
             drawn = draw_distinct(likely, self.setting.per_client, self._subscriptions)
             mine = tuple(sorted({ranks[self._local(client, place)] for place in drawn}))
-            lowest = self.hosts[mine[-1] >> 32]
+            lowest = self.hosts[host_of(mine[-1])]
             self._at_once(lowest.step(Register(f"c{client}/s", 1, mine, ()), 0.0))
 
     def _rank(self, number: int) -> int:

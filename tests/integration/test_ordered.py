@@ -292,6 +292,25 @@ def test_a_durable_subscription_begins_anew_when_a_rank_was_retired_and_has_a_ne
     assert gaps == [Gap("t", "", 2, 2, certain=False)]
 
 
+def test_hosts_that_run_go_on_beside_one_that_has_come_with_another_log(edges: Edges) -> None:
+    edges.host("a", 0)
+    old, below, inbox, gaps = edges.host("b", 1, patterns=("t",)), edges.connect(), Inbox(), []
+    reader, writer = edges.ordered(), edges.ordered()
+    reader.subscribe(["s", "t"], inbox, on_gap=gaps.append)
+    for number in range(6):
+        writer.publish("st"[number % 2], b"%d" % number).wait(DEADLINE)
+    inbox.wait(6)
+    old.close()
+    claims.retire(below, CHAIN, 1).wait(DEADLINE)
+    edges.host("b", 1, patterns=("t",))
+    eventually(lambda: gaps == [Gap("t", "", 4, 4, certain=False)])
+    for number in range(6, 12):
+        writer.publish("st"[number % 2], b"%d" % number).wait(DEADLINE)
+    inbox.wait(12)
+    assert inbox.payloads == [b"%d" % number for number in range(12)]
+    assert len(gaps) == 1
+
+
 @pytest.mark.parametrize("durable", ["d", None])
 def test_topics_of_a_rank_that_was_retired_begin_anew_at_the_host_that_claims_them(
     edges: Edges, durable: str | None

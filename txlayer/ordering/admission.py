@@ -33,8 +33,7 @@ def is_ahead(message: Event | Void, directory: Directory) -> bool:
 def is_former(message: Event | Void, directory: Directory) -> bool:
     """Whether the message is of a log that its host no longer has: a gap is reported, or will be."""
     rank, epoch = _place(message)
-    claim = directory.claims.get(host_of(rank))
-    return claim is not None and epoch < claim.first
+    return directory.is_gone(host_of(rank), epoch)
 
 
 def _place(message: Event | Void) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from txlayer.ordering.effects import Deliver, Effect, Gap, Report
 from txlayer.ordering.messages import Event, Void
 from txlayer.ordering.seen import Seen
-from txlayer.ordering.timestamp import WINDOW
+from txlayer.ordering.timestamp import GONE, WINDOW
 from txlayer.ranges import Ranges
 
 
@@ -181,7 +181,8 @@ class DeliveryBuffer:
             if other is not None:
                 if self.unmet(other, values[at]):
                     lane.checked, lane.parked = at, True
-                    other.known = max(other.known, values[at])
+                    if values[at] < GONE:
+                        other.known = max(other.known, values[at])
                     self.halted.append(other.rank)
                     heapq.heappush(other.waiting, (values[at], lane.rank))
                     return True

@@ -67,6 +67,11 @@ class Directory:
         for claim in other.claims.values():
             self.see(claim)
 
+    def is_gone(self, host: int, epoch: int) -> bool:
+        """Whether the log in which the host was in this epoch is gone."""
+        claim = self.claims.get(host)
+        return claim is not None and epoch < claim.first
+
     def home(self, topic: str) -> Claimed | None:
         """Who owns the topic; None: nobody does."""
         return self.claims.get(self.homes.get(topic, -1)) or self.claimant(topic)

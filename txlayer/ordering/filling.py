@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txlayer.ordering.host_state import HostState
 from txlayer.ordering.messages import Fill
-from txlayer.ordering.timestamp import fault_in_entries, host_of
+from txlayer.ordering.timestamp import GONE, fault_in_entries, host_of, log_of
 
 
 def fault_in_fill(state: HostState, fill: Fill) -> str | None:
@@ -18,9 +18,9 @@ def fault_in_fill(state: HostState, fill: Fill) -> str | None:
     if fault is not None:
         return fault
     for rank, value in zip(fill.ranks, fill.values, strict=True):
-        if host_of(rank) > own and value < state.counters.get(rank):
+        if host_of(rank) > own and value < state.counters.get(rank) < GONE:
             return f"counter of {rank} went back to {value} on the chain"
-        if host_of(rank) == own and state.manager(rank) is None:
+        if host_of(rank) == own and log_of(rank) >= state.log and state.manager(rank) is None:
             return f"a stamp names topic {rank}, which does not exist here"
     return None
 
@@ -33,6 +33,7 @@ def fill_in(state: HostState, fill: Fill) -> tuple[int, ...]:
     for at, rank in enumerate(fill.ranks):
         if host_of(rank) > own:
             counters.raise_to(rank, values[at])
+            values[at] = counters.get(rank)  # higher only if it is gone
         elif host_of(rank) == own:
-            values[at] = counters.get(rank)
+            values[at] = counters.get(rank) if log_of(rank) >= state.log else GONE
     return tuple(values)

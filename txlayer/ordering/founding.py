@@ -3,13 +3,14 @@
 A topic's rank is for ever, so a topic exists at one host only. Claims may overlap (`*` here, `orders*` there) and
 change; so a host asks all others that claim a topic before it gives it a rank, and creates it when all have said no. A
 host that has it says so, and from then on gets what is meant for the topic handed on. If two ask each other at the same
-time, the higher-ranked one goes first; the other promises to leave the topic alone for a while. If one does not answer
-for that long, whoever wants the topic is told.
+time, the higher-ranked one goes first for a while; the other promises to leave the topic alone for as long. If one does
+not answer for that long, whoever wants the topic is told. All of this supposes that claims are heard of within a lease.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from txlayer.ordering.directory import Directory
 from txlayer.ordering.effects import Effect, Report, Send
@@ -41,12 +42,12 @@ class Founding:
 
     def ask(self, topic: str, now: float) -> list[Effect] | None:
         """None: the topic may be created. Otherwise what to send; whoever wants the topic repeats it."""
+        if self._promised.get(topic, now) > now:
+            return []  # also to a host whose claim to the topic has not come yet
+        self._promised.pop(topic, None)
         others = self.directory.others(topic, self.state.rank)
         if not others:
             return None
-        if self._promised.get(topic, now) > now:
-            return []
-        self._promised.pop(topic, None)
         self._since.setdefault(topic, now)
         open_hosts = self._asked.setdefault(topic, dict.fromkeys(claim.host for claim in others))
         question = Seek(self.state.rank, self.state.epoch, topic)
@@ -60,12 +61,16 @@ class Founding:
         manager = self.state.topics.get(message.topic)
         if manager is not None:
             rank = manager.rank
-        elif message.topic in self._asked and self.state.rank < message.host:
+        elif self.state.rank < message.host and self._waits(message.topic, now):
             rank = _MINE
         else:
             rank = _NOT_HERE
             self._leave(message.topic, now)
         return [Send(asker.name, Sought(self.state.rank, self.state.epoch, message.topic, rank))]
+
+    def _waits(self, topic: str, now: float) -> bool:
+        """Whether it was asked for here and the answers may still come: whoever wanted it may have gone elsewhere."""
+        return now - self._since.get(topic, -inf) < self.state.config.lease
 
     def answered(self, message: Sought, now: float) -> tuple[bool, list[Effect]]:
         """Whether the topic may be created now, and what to do besides."""

@@ -52,7 +52,7 @@ from txlayer.ordering.records import (
 from txlayer.ordering.registry import Registry
 from txlayer.ordering.searches import Searches
 from txlayer.ordering.ticket_desk import TicketDesk
-from txlayer.ordering.timestamp import host_of, place_of
+from txlayer.ordering.timestamp import GONE, host_of, log_of, log_since, place_of
 from txlayer.ordering.topic_manager import OPEN, TopicManager
 
 HostEvent: TypeAlias = (
@@ -195,7 +195,7 @@ class Host:
             reason = f"{message.count} numbers from {message.seq} on, released below {message.low}"
             return self.state.refuse(message.publisher, "create", message.topic, reason)
         if manager.stale:
-            self.state.regroup(manager)
+            self._regroup(manager)
         if manager.needs_up and not (self.up and self.up.session):
             return []  # no way up the chain yet: the publisher asks again
         effects: list[Effect] = []
@@ -213,6 +213,13 @@ class Host:
         else:
             self.desk.complete(ticket, values, effects)
         return effects
+
+    def _regroup(self, manager: TopicManager) -> None:
+        self.state.regroup(manager)
+        for rank in manager.ranks:
+            claim = self.directory.claims.get(host_of(rank))
+            if claim is not None and log_of(rank) < log_since(claim.first):
+                self.state.counters.raise_to(rank, GONE)
 
     def _blanked(self, ranks: tuple[int, ...], values: tuple[int, ...]) -> tuple[int, ...]:
         own = self.state.rank
@@ -454,8 +461,12 @@ class Host:
             self.fenced = f"host {state.name} of epoch {state.epoch} is fenced by {claim.name}, epoch {claim.epoch}"
             return [Report(self.fenced)]
         known, before = self.directory.members.get(claim.host), self.directory.claims.get(claim.host)
-        refused = self.directory.see(claim)
+        refused, replaced = self.directory.follow(claim)
         effects: list[Effect] = [] if refused is None else [Report(refused)]
+        if replaced:
+            for manager in state.places:
+                manager.stale = True
+            effects.append(Report(f"host {claim.name} (rank {claim.host}) comes with another log: its topics are new"))
         if self.directory.members.get(claim.host) != known:
             effects.append(Persist("chain", ChainRecord(tuple(sorted(self.directory.members.items())))))
         if claim.host != state.rank and (before is None or before.patterns != claim.patterns):

@@ -8,7 +8,7 @@ from txlayer.ordering.counters import Counters
 from txlayer.ordering.effects import Effect, Persist, Send
 from txlayer.ordering.messages import Refused
 from txlayer.ordering.records import TopicRecord
-from txlayer.ordering.timestamp import host_of, place_of, rank_at
+from txlayer.ordering.timestamp import host_of, log_of, log_since, place_of, rank_at
 from txlayer.ordering.topic_manager import TopicManager
 
 
@@ -52,14 +52,20 @@ class HostState:
         """Whether the topic is one of ours."""
         return host_of(rank) == self.rank
 
+    @property
+    def log(self) -> int:
+        """Which log of this host it is."""
+        return log_since(self.first_epoch)
+
     def manager(self, rank: int) -> TopicManager | None:
         """The manager of one of our topics."""
         place = place_of(rank)
-        return self.places[place] if self.owns(rank) and place < len(self.places) else None
+        known = self.owns(rank) and log_of(rank) == self.log and place < len(self.places)
+        return self.places[place] if known else None
 
     def add_topic(self, name: str) -> TopicManager:
         """Give a new topic the next place."""
-        rank = rank_at(self.rank, len(self.places))
+        rank = rank_at(self.rank, len(self.places), self.log)
         manager = TopicManager(name, rank, self.counters.slot_of(rank))
         self.topics[name] = manager
         self.places.append(manager)

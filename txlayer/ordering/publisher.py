@@ -207,6 +207,8 @@ class Publisher:
         host = host_of(stamp.rank)
         if stamp.epoch < self._epochs.get(host, 0):
             return f"stamp of {lane.topic} is of epoch {stamp.epoch}, host {host} is in {self._epochs[host]}"
+        if self.directory.is_gone(host, stamp.epoch):
+            return f"stamp of {lane.topic} is of epoch {stamp.epoch}, host {host} no longer has that log"
         if lane.rank is not None and lane.rank != stamp.rank:
             return f"topic {lane.topic} changed its rank from {lane.rank} to {stamp.rank}"
         self._epochs[host] = stamp.epoch

@@ -16,11 +16,11 @@ of the former log is dropped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from txlayer.ordering.admission import fault_in_message, is_ahead, is_former
 from txlayer.ordering.bounded_buffer import BoundedBuffer
+from txlayer.ordering.deferred import Deferred
 from txlayer.ordering.delivery_buffer import DeliveryBuffer
 from txlayer.ordering.directory import Directory, check_topic
 from txlayer.ordering.effects import (
@@ -38,37 +38,14 @@ from txlayer.ordering.effects import (
     Tick,
     Want,
 )
+from txlayer.ordering.former_logs import FormerLogs
 from txlayer.ordering.messages import AnyMessage, Event, Locate, Located, Refused, Register, Registered, Void
+from txlayer.ordering.operation import Operation, unanswered
 from txlayer.ordering.subscriber_config import Cursor, Mode, SubscriberConfig
 from txlayer.ordering.timestamp import host_of
 from txlayer.ordering.waits import Waits
 
 SubscriberEvent: TypeAlias = Tick | Want | BusSubscribed | Claimed | Located | Registered | Refused | Event | Void
-
-
-@dataclass(slots=True)
-class _Operation:
-    """From one set of topics to the next. `left`: no longer wanted, but the hosts are about to have them."""
-
-    target: tuple[str, ...]
-    added: tuple[str, ...]
-    old: tuple[int, ...]
-    unsubscribed: dict[str, None]
-    left: tuple[int, ...] = ()
-    version: int = 0
-    saved: int = 0
-    held: dict[str, list[Event | Void]] = field(default_factory=dict)
-    renewal: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Passed:
-    """Where a topic stood under a log that is gone."""
-
-    rank: int
-    clock: int
-    known: int
-    log: str
 
 
 class Subscriber:
@@ -89,14 +66,11 @@ class Subscriber:
         self.version = 0
         self.valid_until: float | None = None
         self.stopped = False
-        self.logs: dict[int, str] = {}
-        """Of each host the log on which the ranks and numbers here rest."""
-        self._passed: dict[str, _Passed] = {}
+        self.logs = FormerLogs()
         self._refusal: str | None = None
         self._wanted: tuple[str, ...] = ()
-        self._operation: _Operation | None = None
-        self._parked: list[Event | Void] = []
-        self._early: list[Event | Void] = []
+        self._operation: Operation | None = None
+        self._deferred = Deferred()
         self._waits = Waits(name, self.buffer, self.directory, config)
         self._repeat_at: float | None = None
         self._refresh_at: float | None = None
@@ -142,23 +116,7 @@ class Subscriber:
 
     def waits_for(self) -> str:
         """Why what was asked for is not in force yet."""
-        operation = self._operation
-        if self._refusal is not None:
-            return self._refusal
-        unknown = [topic for topic in operation.target if topic not in self.ranks] if operation else []
-        homes = {topic: self.directory.home(topic) for topic in unknown}
-        nobody = [topic for topic, home in homes.items() if home is None]
-        if nobody:
-            return f"no answer from a host that claims {', '.join(nobody)}"
-        names = dict.fromkeys(home.name for home in homes.values() if home is not None)
-        if names:
-            return f"no answer from host {', '.join(names)}"
-        ranks = [*self.topics.values()]
-        if operation is not None:
-            ranks = [*operation.old, *(self.ranks[topic] for topic in operation.target)]
-        hosts = sorted({host_of(rank) for rank in ranks}, reverse=True)
-        names = dict.fromkeys(self.directory.name_of(host) or f"of rank {host}" for host in hosts)
-        return f"no answer from host {', or from host '.join(names)}"
+        return self._refusal or unanswered(self._operation, self.topics, self.ranks, self.directory)
 
     # What comes from the bus
 
@@ -167,38 +125,30 @@ class Subscriber:
         if fault is not None:
             return [Report(fault)]
         if is_ahead(message, self.directory):
-            return self._keep_early(message)
+            return self._deferred.keep_early(message, self.config.early)
         if is_former(message, self.directory):
             self.buffer.dropped += 1
             return []
         rank = message.stamp.rank if isinstance(message, Event) else message.rank
         if self.stopped:
-            self._parked.append(message)
-            if len(self._parked) > self.config.capacity:
-                self._parked.clear()  # they are asked for again, or declared
+            self._deferred.park(message, self.config.capacity)
             return []
         if rank not in self.buffer.lanes:
-            self._hold(rank, message)
+            if self._operation is not None:
+                self._operation.hold(rank, message, self.ranks, self.config.capacity)
             return []
         return self._take(message, now)
-
-    def _keep_early(self, message: Event | Void) -> list[Effect]:
-        if len(self._early) >= self.config.early:
-            return [Report("too many events of an epoch that is not known here: dropped, to be asked for again")]
-        self._early.append(message)
-        return []
 
     def _on_claimed(self, event: Claimed, now: float) -> list[Effect]:
         reason, replaced = self.directory.follow(event)
         if reason is not None:
             return [Report(reason)]
-        rests_on = self.logs.get(event.host, event.incarnation)
-        effects = self._begin_anew(event, now) if replaced or rests_on != event.incarnation else []
-        early, self._early = self._early, []
+        effects = self._begin_anew(event, now) if replaced or self.logs.differs(event) else []
+        early = self._deferred.take_early()
         return [*effects, *(effect for message in early for effect in self._on_bus(message, now))]
 
     def _begin_anew(self, claim: Claimed, now: float) -> list[Effect]:
-        host, log = claim.host, self.logs.pop(claim.host, "")
+        host, log = claim.host, self.logs.leave(claim.host)
         effects: list[Effect] = [
             Report(f"host {claim.name} (rank {host}) no longer has its log: its topics begin anew")
         ]
@@ -206,20 +156,22 @@ class Subscriber:
             rank = self.ranks.pop(topic)
             self.directory.homes.pop(topic, None)
             if topic in self.topics:
-                lane = self.buffer.lanes[self.topics.pop(topic)]
-                self._passed[topic] = _Passed(rank, lane.clock, lane.known, log)
+                self.logs.pass_by(self.buffer.lanes[self.topics.pop(topic)], log)
             effects.extend([*self.buffer.remove(rank), *self.buffer.settle(rank)])
-        before, self._operation, self._repeat_at = self._operation, None, None
-        old = (*before.old, *before.left) if before is not None else ()
-        return [*effects, *self._begin(now, tuple(rank for rank in old if host_of(rank) != host))]
+        left = self._break_off(effects)
+        return [*effects, *self._begin(now, tuple(rank for rank in left if host_of(rank) != host))]
 
-    def _hold(self, rank: int, message: Event | Void) -> None:
-        if self._operation is None:
-            return
-        for topic in self._operation.added:
-            held = self._operation.held.setdefault(topic, [])
-            if self.ranks.get(topic, rank) == rank and len(held) < self.config.capacity:
-                held.append(message)  # beyond the bound they are asked for again
+    def _break_off(self, effects: list[Effect]) -> tuple[int, ...]:
+        """End the operation where it stands: what the hosts may have of us, besides what we have ourselves."""
+        operation, self._operation, self._repeat_at = self._operation, None, None
+        if operation is None:
+            return ()
+        self.version += bool(operation.version)  # an answer to it comes too late
+        known = (self.ranks[topic] for topic in operation.added if topic in self.ranks)
+        asked = (*known,) if operation.version else ()
+        for rank in asked:
+            effects.extend(self.buffer.settle(rank))  # the next operation takes a later baseline
+        return (*operation.old, *operation.left, *asked)
 
     def _take(self, message: Event | Void, now: float) -> list[Effect]:
         buffer = self.buffer
@@ -235,13 +187,13 @@ class Subscriber:
         self._wanted = tuple(sorted({*event.topics}))
         return self._begin(now) if self._operation is None else self._let_go(self._operation, now)
 
-    def _let_go(self, operation: _Operation, now: float) -> list[Effect]:
+    def _let_go(self, operation: Operation, now: float) -> list[Effect]:
         """Nothing waits for a topic that is no longer wanted, also while the hosts are about to have it."""
         unwanted = [topic for topic in operation.added if topic not in self._wanted]
         if not operation.version and unwanted:
             self._operation, self._repeat_at = None, None
             leaving: list[Effect] = [BusUnsubscribe(topic) for topic in unwanted]
-            return [*leaving, *self._begin(now, operation.old)]
+            return [*leaving, *self._begin(now, (*operation.old, *operation.left))]
         operation.added = tuple(topic for topic in operation.added if topic in self._wanted)
         effects: list[Effect] = []
         for topic in unwanted:
@@ -254,14 +206,16 @@ class Subscriber:
     def _begin(self, now: float, left: tuple[int, ...] = ()) -> list[Effect]:
         """From what there is to what is wanted. `left`: topics that the hosts may still have of us."""
         self._refusal = None
-        self._passed = {topic: passed for topic, passed in self._passed.items() if topic in self._wanted}
-        old = tuple(sorted({*self.topics.values(), *left}))
-        if self._wanted == tuple(sorted(self.topics)) and len(old) == len(self.topics):
-            self.stopped = self.stopped and bool(old)  # nobody confirms an empty set
-            return []
+        self.logs.keep_only(self._wanted)
         added = tuple(topic for topic in self._wanted if topic not in self.topics)
+        again = tuple(self.ranks[topic] for topic in added if self.ranks.get(topic) in left)
+        old = tuple(sorted({*self.topics.values(), *left}.difference(again)))
+        if self._wanted == tuple(sorted(self.topics)) and len(old) == len(self.topics):
+            if not old:
+                self.stopped, self.valid_until, self._refresh_at = False, None, None  # nobody confirms an empty set
+            return []
         removed = [topic for topic in self.topics if topic not in self._wanted]
-        self._operation = _Operation(self._wanted, added, old, dict.fromkeys(added))
+        self._operation = Operation(self._wanted, added, old, dict.fromkeys(added), again)
         effects: list[Effect] = [BusSubscribe(topic) for topic in added]
         for topic in removed:
             rank = self.topics.pop(topic)
@@ -349,34 +303,17 @@ class Subscriber:
             rank = self.ranks[topic]
             self.topics[topic] = rank
             self.buffer.add(topic, rank, values[rank])
-            effects.extend(self._gaps(topic, values[rank]))
-        self._rest_on()
+            effects.extend(self.logs.gaps(topic, values[rank]))
+        self.logs.rest_on(self.topics.values(), self.directory)
         for topic in operation.added:
             effects.extend(self.buffer.settle(self.ranks[topic]))
         effects.append(Changed(tuple(topic for topic in operation.target if topic in self.topics)))
         for topic in operation.added:
-            for held in operation.held.get(topic, ()):
-                rank = held.stamp.rank if isinstance(held, Event) else held.rank
-                if rank == self.ranks[topic]:
-                    effects.extend(self._take(held, now))
+            for held in operation.held_of(topic, self.ranks[topic]):
+                effects.extend(self._take(held, now))
         effects.extend(self._unpark(now))
         self._waits.look_again(now)
         return [*effects, *self._begin(now, operation.left)]
-
-    def _gaps(self, topic: str, baseline: int) -> list[Effect]:
-        """What may have been missed of a topic whose host has come with another log."""
-        passed = self._passed.pop(topic, None)
-        if passed is None:
-            return []
-        first = passed.clock + 1
-        before: list[Effect] = [Gap(topic, first, max(first, passed.known), certain=False)]
-        return [*before, Gap(topic, 1, baseline, certain=False)] if baseline else before
-
-    def _rest_on(self) -> None:
-        for rank in self.topics.values():
-            claim = self.directory.claims.get(host_of(rank))
-            if claim is not None:
-                self.logs[claim.host] = claim.incarnation
 
     def _extend(self, sent: float, now: float) -> None:
         self.valid_until = sent + self.config.expiry if self._wanted else None
@@ -393,11 +330,7 @@ class Subscriber:
 
     def _unpark(self, now: float) -> list[Effect]:
         self.stopped = False
-        parked, self._parked = self._parked, []
-        effects: list[Effect] = []
-        for message in parked:
-            effects.extend(self._on_bus(message, now))
-        return effects
+        return [effect for message in self._deferred.take_parked() for effect in self._on_bus(message, now)]
 
     def _on_refused(self, message: Refused, now: float) -> list[Effect]:
         known = self.directory.claims.get(message.host)
@@ -405,7 +338,7 @@ class Subscriber:
             return []
         effects: list[Effect] = [Report(f"{message.about} {message.topic}: {message.reason}")]
         operation = self._operation
-        if message.topic in self._passed:
+        if message.topic in self.logs.passed:
             # It was subscribed and shall be again: asked for until a host has it.
             before, self._refusal = self._refusal, message.reason
             return effects if before != message.reason else []
@@ -423,7 +356,7 @@ class Subscriber:
         operation, at_once = self._operation, self._operation is None
         if operation is None:
             ranks = tuple(sorted(self.topics.values()))
-            operation = self._operation = _Operation(tuple(sorted(self.topics)), (), ranks, {})
+            operation = self._operation = Operation(tuple(sorted(self.topics)), (), ranks, {})
         if not message.current:
             # The hosts have removed us: whatever came since may lack entries that we needed.
             self.stopped = operation.renewal = True
@@ -433,14 +366,15 @@ class Subscriber:
             operation.version = self.version
         return self._proceed(now) if at_once else []
 
-    def _abandon(self, operation: _Operation, message: Refused, now: float) -> list[Effect]:
+    def _abandon(self, operation: Operation, message: Refused, now: float) -> list[Effect]:
         self._operation, self._repeat_at = None, None
         self._wanted = tuple(sorted(self.topics))
         effects: list[Effect] = [BusUnsubscribe(topic) for topic in operation.added]
         effects.append(Failed(message.topic, 0, message.reason))
-        if operation.version == 0 and operation.old == tuple(sorted(self.topics.values())):
+        old = tuple(sorted({*operation.old, *operation.left}))
+        if operation.version == 0 and old == tuple(sorted(self.topics.values())):
             return effects
-        self._operation = _Operation(self._wanted, (), operation.old, {})
+        self._operation = Operation(self._wanted, (), old, {})
         return [*effects, *self._proceed(now)]
 
     def _renew(self, values: dict[int, int]) -> list[Effect]:
@@ -483,8 +417,7 @@ class Subscriber:
         `tracks`: of so many publishers and topics, those heard last, it tells what was seen.
         """
         lanes = [self.buffer.lanes[rank] for rank in self.topics.values()]
-        passed = self._passed
-        logs = {**self.logs, **{host_of(one.rank): one.log for one in passed.values()}}
+        passed = self.logs.passed
         return Cursor(
             self.version,
             (
@@ -493,13 +426,13 @@ class Subscriber:
             ),
             (*(lane.unplaced.pairs() for lane in lanes), *(() for _ in passed)),
             self.buffer.seen.dump(tracks),
-            tuple(sorted(logs.items())),
+            self.logs.in_cursor(),
         )
 
     def resume(self, cursor: Cursor, now: float) -> list[Effect]:
         """Go on where the cursor stands. The bus gives again what was not consumed then."""
         self.version = cursor.version
-        self.logs = dict(cursor.logs)
+        self.logs.current = dict(cursor.logs)
         self.buffer.seen.load(cursor.seen)
         for (topic, rank, clock), unplaced in zip(cursor.topics, cursor.unplaced, strict=True):
             self.topics[topic] = self.ranks[topic] = rank

@@ -1,8 +1,9 @@
 """Ranks and stamps.
 
-A topic's rank is (rank of its host, place of creation there), packed into one integer: a smaller one ranks higher, and
-it never changes. A stamp binds one number of one topic to the counters of the other topics of its sequencing group:
-the event comes after that many events of each of them.
+A topic's rank is (rank of its host, the host's log, place of creation there), packed into one integer: a smaller one
+ranks higher, and it never changes. A host that comes with another log has no rank in common with what it was before:
+counters and stamps from that time say nothing about its topics. A stamp binds one number of one topic to the counters
+of the other topics of its sequencing group: the event comes after that many events of each of them.
 
 A stamp without a base holds every entry. One with a base holds only the entries that differ from those of the event
 with that earlier number on the same topic; whoever has placed the base has met the rest already.
@@ -18,23 +19,38 @@ Number = Annotated[int, Meta(ge=0, le=1 << 53)]
 """Whatever is counted here, as it may come over the wire: sums of a few of them can still be written."""
 Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 
-_PLACES = 1 << 32
+_LOGS = 1 << 20
+_PLACES = 1 << 20
+GONE = 1 << 53
+"""In place of the counter of a topic whose log is gone: after everything that was published under it. Who has not heard
+of that yet waits until it has; otherwise an event of that log could still come behind this one for some."""
+LOWEST_HOST = (1 << 12) - 1
 WINDOW = 4096
 """A base is at most so many numbers old: subscribers remember for so long what they stepped over."""
 
 
-def rank_at(host: int, place: int) -> int:
-    """The rank of the topic that was created at this place of this host."""
-    return host * _PLACES + place
+def rank_at(host: int, place: int, log: int = 0) -> int:
+    """The rank of the topic that was created at this place of this log of this host."""
+    return (host * _LOGS + log) * _PLACES + place
+
+
+def log_since(epoch: int) -> int:
+    """Which log of its host it is that began in this epoch."""
+    return (epoch - 1) % _LOGS
 
 
 def host_of(rank: int) -> int:
     """The rank of the host that owns the topic."""
-    return rank // _PLACES
+    return rank // (_LOGS * _PLACES)
+
+
+def log_of(rank: int) -> int:
+    """The log of that host in which the topic was created."""
+    return rank // _PLACES % _LOGS
 
 
 def place_of(rank: int) -> int:
-    """Where on its host the topic was created."""
+    """Where in that log the topic was created."""
     return rank % _PLACES
 
 

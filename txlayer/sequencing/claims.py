@@ -63,7 +63,7 @@ def announce(bus: Bus, chain: str, claim: Claim) -> Receipt:
 
 
 def retire(bus: Bus, chain: str, rank: int) -> Receipt:
-    """Give a rank up; hosts that run notice it at their next start."""
+    """Give a rank up. Hosts that run follow its next holder; if there is none, they notice it at their next start."""
     return announce(bus, chain, retired(at_rank(bus, chain, rank) or Claim(rank, "", 0, "", ())))
 
 

@@ -14,6 +14,7 @@ from txlayer.connect import connect
 from txlayer.errors import UsageError
 from txlayer.ordering.host_state import HostConfig
 from txlayer.ordering.publisher import PublisherConfig
+from txlayer.ordering.timestamp import LOWEST_HOST
 from txlayer.ports import Bus
 from txlayer.sequencing import claims
 from txlayer.sequencing.bus_exchange import BusExchange
@@ -48,8 +49,8 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 def _serve(args: argparse.Namespace, console: Console) -> int:
     check_label(args.name)
-    if not 0 <= args.rank < 1 << 20:
-        raise UsageError(f"--rank {args.rank}: 0 is the highest, 1048575 the lowest")
+    if not 0 <= args.rank <= LOWEST_HOST:
+        raise UsageError(f"--rank {args.rank}: 0 is the highest, {LOWEST_HOST} the lowest")
     guard = PublisherConfig().guard
     if not args.lease > guard:
         raise UsageError(

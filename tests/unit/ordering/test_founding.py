@@ -115,6 +115,28 @@ def test_of_two_hosts_that_are_about_to_create_a_topic_only_one_does() -> None:
     assert sent(b.step(create(1, topic="t"), later), Create) == [create(1, topic="t")], "handed on"
 
 
+def test_a_promise_binds_a_host_that_has_not_heard_of_the_other_claim() -> None:
+    a, b = overlapping()
+    b.step(a.claim(), 0.0)
+    a.step(fx.Claimed(1, "b", 1, "log-b", ("elsewhere",)), 0.0)
+    (question,) = sent(b.step(create(1, topic="t"), 0.0), Seek)
+    (answer,) = sent(a.step(question, 0.0), Sought)
+    assert a.step(create(1, topic="t", publisher="q"), 0.0) == []
+    b.step(answer, 0.0)
+    assert ("t" in a.state.topics, "t" in b.state.topics) == (False, True)
+
+
+def test_a_host_that_has_asked_gives_way_when_nobody_wants_the_topic_here_any_more() -> None:
+    a, b = overlapping()
+    b.step(a.claim(), 0.0)
+    a.step(fx.Claimed(1, "b", 1, "log-b", ("t*",)), 0.0)
+    a.patterns = ("*", "t")
+    a.directory.claims[0] = a.claim()
+    assert sent(a.step(create(1, topic="t"), 0.0), Seek)
+    assert sent(a.step(Seek(1, 1, "t"), 0.5), Sought)[0].rank == -2, "it goes first"
+    assert sent(a.step(Seek(1, 1, "t"), a.state.config.lease), Sought)[0].rank == -1
+
+
 def test_a_host_that_is_given_other_patterns_still_claims_the_topics_that_it_has() -> None:
     disk: dict[str, AnyRecord] = {}
     first = Host("a", 0, ("*",), "log-a", HostConfig())

@@ -13,7 +13,7 @@ from txlayer.ordering.directory import Directory
 from txlayer.ordering.link import DownLink, UpLink
 from txlayer.ordering.messages import Chained, Event, Register, Welcome, decode, encode
 from txlayer.ordering.seen import Seen
-from txlayer.ordering.timestamp import Stamp, fault_in, host_of, place_of, rank_at
+from txlayer.ordering.timestamp import GONE, LOWEST_HOST, Stamp, fault_in, host_of, log_of, place_of, rank_at
 from txlayer.ranges import Ranges
 
 
@@ -42,9 +42,11 @@ def test_ranges_forget_what_ends_below() -> None:
     assert ranges.pairs() == ((5, 9),)
 
 
-@given(st.integers(0, 2**20), st.integers(0, 2**32 - 1))
-def test_a_rank_is_host_and_place(host: int, place: int) -> None:
-    assert (host_of(rank_at(host, place)), place_of(rank_at(host, place))) == (host, place)
+@given(st.integers(0, LOWEST_HOST), st.integers(0, 2**20 - 1), st.integers(0, 2**20 - 1))
+def test_a_rank_is_host_log_and_place(host: int, log: int, place: int) -> None:
+    rank = rank_at(host, place, log)
+    assert (host_of(rank), log_of(rank), place_of(rank)) == (host, log, place)
+    assert rank < GONE, "it can be written"
 
 
 def test_higher_hosts_rank_before_lower_ones() -> None:

@@ -8,7 +8,7 @@ from txlayer.ordering import effects as fx
 from txlayer.ordering.messages import Event, Locate, Located, Missing, Refused, Register, Registered, Void
 from txlayer.ordering.subscriber import Subscriber
 from txlayer.ordering.subscriber_config import Mode
-from txlayer.ordering.timestamp import Stamp, rank_at
+from txlayer.ordering.timestamp import Stamp, host_of, rank_at
 
 B = rank_at(1, 0)
 ANOTHER = fx.Claimed(0, "a", 9, "another", ("a.*",), first=9)
@@ -18,7 +18,7 @@ def subscribed(s: Subscriber, baselines: dict[str, tuple[int, int]], now: float 
     """Take a subscription through all its steps; `baselines` has rank and baseline of each topic."""
     s.step(fx.Want(tuple(baselines)), now)
     for topic, (rank, _) in baselines.items():
-        s.step(Located(rank >> 32, 1, (topic,), (rank,)), now)
+        s.step(Located(host_of(rank), 1, (topic,), (rank,)), now)
     effects: list[fx.Effect] = []
     for topic in baselines:
         effects = s.step(fx.BusSubscribed(topic), now)
@@ -206,6 +206,31 @@ def test_topics_of_a_host_with_another_log_begin_anew_with_a_gap_that_is_not_cer
     assert of(effects, fx.Gap) == [fx.Gap("a.x", 2, 2, certain=False), fx.Gap("a.x", 1, 3, certain=False)]
     assert got(s.step(event(5, 4, epoch=9), 0.0)) == [(5, 4)]
     assert got(s.step(event(B, 1), 0.0)) == [(B, 1)]
+
+
+def test_an_operation_that_another_log_breaks_off_holds_nothing_back() -> None:
+    s = subscriber()
+    subscribed(s, {"a.x": (0, 0), "b.x": (B, 0)})
+    s.step(fx.Want(("a.x", "b.x", "b.y")), 0.0)
+    s.step(fx.BusSubscribed("b.y"), 0.0)
+    assert sent(s.step(Located(1, 1, ("b.y",), (B + 1,)), 0.0), Register)
+    s.step(ANOTHER, 0.0)
+    for topic in ("a.x", "b.y"):
+        s.step(fx.BusSubscribed(topic), 0.0)
+    s.step(fx.Want(("b.x",)), 0.0)
+    assert got(s.step(event(B, 1, {B + 1: 7}), 0.0)) == [(B, 1)], "b.y is no longer wanted"
+    (register,) = sent(s.step(fx.Tick(), 9.0), Register)
+    assert (register.new, register.old) == ((B,), (B, B + 1)), "the host may have it of us"
+
+
+def test_who_left_all_topics_of_a_host_with_another_log_waits_for_no_answer() -> None:
+    s = subscriber(expiry=5.0)
+    subscribed(s, {"a.x": (0, 0)})
+    (register,) = sent(s.step(fx.Want(()), 0.0), Register)
+    s.step(ANOTHER, 0.0)
+    s.step(Refused("register", "", register.version, 0, 9, "a topic of this host that does not exist"), 0.1)
+    s.step(fx.Tick(), 9.0)
+    assert s.at_rest
 
 
 @pytest.mark.parametrize("claim_comes_first", [True, False])

@@ -158,7 +158,7 @@ def test_what_the_application_has_not_acknowledged_is_neither_passed_nor_seen() 
 def test_nothing_of_a_log_that_is_gone_holds_the_cursor_back() -> None:
     role, bus, acknowledged = subscribed(), SmallBus(), []
     keeper = keeping(role, bus)
-    role.logs[0] = "log-a"
+    role.logs.current[0] = "log-a"
     keeper.follow(role.directory.claims[0])
     (handed,) = arrive(keeper, role, event(0, 1), acknowledged)
     arrive(keeper, role, event(0, 9), acknowledged)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from txlayer.ordering.publisher import Publisher
 from txlayer.ordering.subscriber import Subscriber
 from txlayer.ordering.subscriber_config import Mode
-from txlayer.simulation.ordering.history import History, Id, Seen
+from txlayer.ordering.timestamp import host_of
+from txlayer.simulation.ordering.history import History, Id, Seen, SubscriberHistory
 from txlayer.simulation.ordering.nodes import HostNode
 
 BOUND = 0.35
@@ -30,6 +31,7 @@ def check(world: World) -> None:
     at_rest(world)
     same_sets(world)
     all_told(world.history)
+    one_home(world)
     if plan.causal:
         causes(world.history)
 
@@ -119,8 +121,40 @@ def nothing_missing(history: History, mode: Mode = Mode.TOTAL, bus_loses: bool =
             numbers = history.numbers_of.get(id, ())
             doubt_counts = bus_loses and id.publisher in history.dead
             gaps = [gap for gap in one.gaps if gap[0] == id.topic and (gap[3] or doubt_counts)]
-            if not any(first <= number <= last for _, first, last, _ in gaps for number in numbers):
+            told = any(first <= number <= last for _, first, last, _ in gaps for number in numbers)
+            if not (told or _was_of_a_former_log(history, one, id)):
                 history.violation(f"missing: {name} has not got {id} (numbers {numbers})")
+
+
+def _was_of_a_former_log(history: History, one: SubscriberHistory, id: Id) -> bool:
+    """Whether the subscriber was told that its host has another log, and from where on it may have missed something.
+
+    How far the former log had come nobody knows; of the new one it missed what is below its baseline. Of a log that
+    has come and gone while it was about to begin anew it need not say a number.
+    """
+    doubts = [gap for gap in one.gaps if gap[0] == id.topic and not gap[3]]
+    places = [place for place, other in history.numbers.items() if other == id]
+    return any(
+        (first <= number or len(history.logs.get(host_of(rank), ())) > 2)
+        if history.is_former(rank)
+        else (first == 1 and number <= last and len(history.logs.get(host_of(rank), ())) > 1)
+        for rank, number in places
+        for _, first, last, _ in doubts
+    )
+
+
+def one_home(world: World) -> None:
+    """A topic has one rank, whoever claims it; another only under another log."""
+    ranks: dict[str, set[int]] = {}
+    for (rank, _), id in world.history.numbers.items():
+        ranks.setdefault(id.topic, set()).add(rank)
+    for node in world.nodes.values():
+        if isinstance(node, HostNode):
+            for manager in node.host.state.places:
+                ranks.setdefault(manager.name, set()).add(manager.rank)
+    for topic, several in ranks.items():
+        if sum(not world.history.is_former(rank) for rank in several) > 1:
+            world.history.violation(f"topic {topic} has the ranks {sorted(several)}")
 
 
 def all_told(history: History) -> None:

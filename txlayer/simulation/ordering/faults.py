@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from txlayer.ordering.effects import Publish
 from txlayer.ordering.subscriber_config import Cursor
-from txlayer.simulation.ordering.nodes import HostNode, Node
+from txlayer.simulation.ordering.nodes import Disk, HostNode, Node
 
 if TYPE_CHECKING:
     from txlayer.simulation.ordering.world import World
@@ -70,6 +70,30 @@ class Faults:
         self.zombies[old.name] = old
         self.world.start_host(number)
         new = self.world.nodes[f"h{number}"]
+        assert isinstance(new, HostNode)
+        self.world.at(0.05 + 0.4 * self.world.rng.random(), old.step, new.host.claim())
+
+    def replace_log(self) -> None:
+        """A host's log is given up, and the rank goes to another one; the former holder may still run."""
+        world = self.world
+        number = world.rng.randrange(world.plan.hosts)
+        old = world.nodes[f"h{number}"]
+        if not world.faulty or not old.alive or not isinstance(old, HostNode) or old.name in self.zombies:
+            return
+        world.history.faults["S4"] += 1
+        world.history.crashes += 1
+        world.disks[old.name] = Disk(log=world.disks[old.name].log + 1)
+        if world.rng.random() < 0.4:
+            world.history.faults["M6"] += 1
+            self.zombies[old.name] = old
+            self._succeed(number, old)
+        else:
+            old.alive = False
+            world.at(0.01 + 0.3 * world.rng.random(), self._succeed, number, old)
+
+    def _succeed(self, number: int, old: HostNode) -> None:
+        self.world.start_host(number, known_epoch=old.host.state.epoch + 1)
+        new = self.world.nodes[old.name]
         assert isinstance(new, HostNode)
         self.world.at(0.05 + 0.4 * self.world.rng.random(), old.step, new.host.claim())
 

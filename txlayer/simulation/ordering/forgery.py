@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from txlayer.ordering.messages import Event, Void
-from txlayer.ordering.timestamp import Stamp
+from txlayer.ordering.timestamp import Stamp, place_of, rank_at
 
 FORGER = "forger"
 
@@ -26,7 +26,7 @@ def forge(body: Event | Void, rng: Random) -> Event | Void:
             Stamp(rank, number, epoch, 0, (rank + 2, rank + 1), (3, 3)),
             Stamp(rank, number, epoch, 0, (rank + 1,), (3, 3)),
             Stamp(rank, number, epoch, 0, (rank + 1,), (-1,)),
-            Stamp(rank + (77 << 32), number, epoch),
+            Stamp(rank_at(77, place_of(rank)), number, epoch),
             Stamp(-1, number, epoch),
         )
     )

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from txlayer.ordering.timestamp import host_of, log_of
+
 
 class Id(NamedTuple):
     """An event, whatever its number."""
@@ -57,11 +59,17 @@ class History:
     numbers_of: dict[Id, list[int]] = field(default_factory=dict)
     subscribers: dict[str, SubscriberHistory] = field(default_factory=dict)
     dead: dict[str, None] = field(default_factory=dict)
+    logs: dict[int, list[int]] = field(default_factory=dict)
+    """Of each host those that it has had, the last one holds."""
     violations: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     events: int = 0
     steps: int = 0
     crashes: int = 0
+
+    def is_former(self, rank: int) -> bool:
+        """Whether the log of a topic's host is gone."""
+        return log_of(rank) < self.logs.get(host_of(rank), [0])[-1]
 
     def violation(self, text: str) -> None:
         """Something that must never happen did."""

@@ -14,8 +14,11 @@ from typing import Any
 from txlayer.errors import LogCorrupt
 from txlayer.ordering.bounded_buffer import BoundedBuffer
 from txlayer.ordering.delivery_buffer import DeliveryBuffer
+from txlayer.ordering.directory import Directory
 from txlayer.ordering.effects import Failed, Persist, Publish, Send
+from txlayer.ordering.founding import Founding
 from txlayer.ordering.host import Host
+from txlayer.ordering.host_state import HostState
 from txlayer.ordering.link import DownLink
 from txlayer.ordering.messages import Chained, Create, Event, Fill, Void
 from txlayer.ordering.publisher import Publisher
@@ -24,7 +27,7 @@ from txlayer.ordering.searches import Searches
 from txlayer.ordering.seen import Seen
 from txlayer.ordering.subscriber import Subscriber
 from txlayer.ordering.ticket_desk import TicketDesk
-from txlayer.ordering.timestamp import WINDOW, host_of
+from txlayer.ordering.timestamp import GONE, WINDOW, host_of
 from txlayer.ordering.topic_manager import DONE, VOID, TopicManager
 from txlayer.ordering.waits import Waits
 from txlayer.simulation.hunt import Found
@@ -374,6 +377,27 @@ def _base_not_checked(original: Any) -> Any:
     return remember
 
 
+def _gone_is_nothing(original: Any) -> Any:
+    """An entry of a log that is gone holds nobody back, also who still reads that log."""
+    return lambda self, other, value: value < GONE and original(self, other, value)
+
+
+def _expected_for_ever(original: Any) -> Any:
+    """What a broken operation waited for is waited for still."""
+
+    def break_off(self: Subscriber, effects: Any) -> Any:
+        left = original(self, [])
+        for rank in left:
+            self.buffer.expect(rank)
+        return left
+
+    return break_off
+
+
+def _never_gives_way(original: Any) -> Any:
+    return lambda self, topic, now: topic in self._asked
+
+
 def _no_dedupe(original: Any) -> Any:
     return lambda self, lane, number: number in lane.items
 
@@ -439,6 +463,14 @@ MUTANTS: dict[str, Mutant] = {
         Publisher, "_in_doubt", lambda original: lambda self, lane, items, reason: [], ("deadlines",)
     ),
     "what is in doubt is called a failure": Mutant(Publisher, "_in_doubt", _doubt_is_failure, ("deadlines",)),
+    "another log has the same ranks": Mutant(
+        HostState, "log", lambda original: property(lambda self: 0), ("replaced-logs",)
+    ),
+    "a log that is gone holds nobody back": Mutant(DeliveryBuffer, "unmet", _gone_is_nothing, ("replaced-unheard",)),
+    "stamps of a log that is gone are used": Mutant(Directory, "is_gone", _constant(False), ("replaced-logs",)),
+    "a broken operation is awaited": Mutant(Subscriber, "_break_off", _expected_for_ever, ("replaced-logs",)),
+    "a topic is created without asking who has it": Mutant(Founding, "ask", _constant(None), ("overlapping-claims",)),
+    "who has asked once never gives way": Mutant(Founding, "_waits", _never_gives_way, ("overlapping-claims",)),
     "a delta is placed without its base": Mutant(DeliveryBuffer, "_remember", _base_not_checked, ("lost-events",)),
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from txlayer.ordering.effects import Effect, Erase, Persist, Tick
+from txlayer.ordering.effects import Claimed, Effect, Erase, Persist, Tick
 from txlayer.ordering.host import Host
 from txlayer.ordering.records import AnyRecord, decode_record, encode_record
 from txlayer.simulation.clock import Clock
@@ -78,6 +78,7 @@ class Node:
 class Disk:
     """What survives a crash."""
 
+    log: int = 0
     rows: dict[str, bytes] = field(default_factory=dict)
     holder: HostNode | None = None
 
@@ -97,6 +98,9 @@ class HostNode(Node):
 
     def step(self, event: object) -> None:
         """A new claim may change the neighbours."""
+        if not isinstance(event, Claimed):
+            Node.step(self, event)
+            return
         before = self.host.directory.neighbours(self.host.state.rank)
         Node.step(self, event)
         after = self.host.directory.neighbours(self.host.state.rank)

@@ -43,6 +43,9 @@ class Plan:
     silence_all: bool = False
     zombies: int = 0
     zombies_at_once: bool = False
+    replaced_logs: int = 0
+    overlapping: bool = False
+    claim_delay: float = 0.02
     forgetful: bool = False
     new_topics: int = 0
     forged: float = 0.0
@@ -90,6 +93,9 @@ SCENARIOS = (
     "all-fenced",
     "forged",
     "forgetful-directory",
+    "replaced-logs",
+    "replaced-unheard",
+    "overlapping-claims",
 )
 
 
@@ -301,6 +307,28 @@ def _forgetful_directory(plan: Plan, rng: Random) -> None:
     plan.hosts, plan.forgetful, plan.host_crashes = rng.randint(3, 4), True, rng.randint(1, 3)
 
 
+def _replaced_logs(plan: Plan, rng: Random) -> None:
+    """Hosts lose their logs, come back with others and count from 1, some while the former holder still runs."""
+    plan.hosts, plan.replaced_logs, plan.claim_delay = rng.randint(1, 4), rng.randint(1, 2), rng.choice((0.02, 0.3))
+    plan.changes, plan.host_crashes = rng.choice((0, 3)), rng.choice((0, 0, 1))
+    plan.subscriber_crashes, plan.events, plan.length = rng.choice((0, 0, 2)), rng.randint(30, 60), 2.0
+    plan.gaps_allowed = True  # a former holder may have taken the subscriber in anew
+
+
+def _replaced_unheard(plan: Plan, rng: Random) -> None:
+    """A log is replaced among many events that are long under way, and some hear of it late."""
+    plan.hosts, plan.topics, plan.subscribers, plan.batch = 2, rng.randint(2, 4), rng.randint(3, 4), 1
+    plan.replaced_logs, plan.claim_delay, plan.bus_spread, plan.gaps_allowed = 1, 0.8, 0.3, True
+    plan.events, plan.length, plan.chain_reorder = rng.randint(80, 120), 1.5, False
+
+
+def _overlapping_claims(plan: Plan, rng: Random) -> None:
+    """Hosts claim the same topics, with other patterns in each life, and topics are created at run-time."""
+    plan.hosts, plan.overlapping, plan.claim_delay = rng.randint(2, 4), True, rng.choice((0.02, 0.3, 0.6))
+    plan.new_topics, plan.host_crashes, plan.changes = rng.randint(2, 5), rng.choice((0, 1, 3)), rng.choice((0, 4))
+    plan.client_loss, plan.length = _rate(rng, 0.1), 2.0
+
+
 _SHAPES = {
     "static": _static,
     "chain": _chain,
@@ -335,4 +363,7 @@ _SHAPES = {
     "all-fenced": _all_fenced,
     "forged": _forged,
     "forgetful-directory": _forgetful_directory,
+    "replaced-logs": _replaced_logs,
+    "replaced-unheard": _replaced_unheard,
+    "overlapping-claims": _overlapping_claims,
 }

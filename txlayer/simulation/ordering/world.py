@@ -53,6 +53,7 @@ class World:
         self._fifo: dict[tuple[str, str], float] = {}
         self._lives = 0
         self._serials: dict[tuple[str, str], int] = {}
+        self._wishes: dict[str, tuple[str, ...]] = {}
         self.topics: list[str] = []
 
     def run(self) -> History:
@@ -97,23 +98,38 @@ class World:
             deltas=self.plan.mode is not Mode.UNRELIABLE, expiry=EXPIRY, search=0.4, searches=3, repeat=0.1,
         )  # fmt: skip
 
-    def start_host(self, number: int) -> None:
+    def _patterns(self, number: int) -> tuple[str, ...]:
+        """What a host claims. Overlapping: host 0 everything, so that every topic has a claimant."""
+        own = f"t{number}.*"
+        if not self.plan.overlapping:
+            return (own,)
+        pinned = tuple(self.rng.sample(self.topics, self.rng.randint(0, 2)))
+        return (*self.rng.choice((("*",), (own,), (own, "t*"))), *pinned) if number else ("*", *pinned)
+
+    def start_host(self, number: int, known_epoch: int = 0) -> None:
         """Begin a life of a host, from its disk."""
         name = f"h{number}"
-        host = Host(name, number, (f"t{number}.*",), f"log-{number}", self._host_config())
         disk = self.disks[name]
+        log = f"log-{number}" if not disk.log else f"log-{number}-{disk.log}"
+        host = Host(name, number, self._patterns(number), log, self._host_config())
         node = HostNode(
             name, host, self.clock, self._perform, self._trace, disk=disk, sync_time=lambda: 0.004 * self.rng.random()
         )
         disk.holder = node
         self.nodes[name] = node
-        node.take(host.start(disk.records(), self._shown(node, number), self.clock.now))
+        node.take(host.start(disk.records(), self._shown(node, number), self.clock.now, known_epoch))
         node.plan()
+        self._log_of(host)
         claim = host.claim()
-        self.directory.see(claim)
+        self.directory.follow(claim)
         for other in list(self.nodes.values()):
             if other is not node:
-                self.clock.after(0.02 * self.rng.random(), partial(other.step, claim))
+                self.clock.after(self.plan.claim_delay * self.rng.random(), partial(other.step, claim))
+
+    def _log_of(self, host: Host) -> None:
+        logs = self.history.logs.setdefault(host.state.rank, [])
+        if host.state.log not in logs:
+            logs.append(host.state.log)
 
     def _shown(self, node: HostNode, number: int) -> fx.Neighbours:
         """What the directory shows a host that starts; the rest comes later."""
@@ -176,6 +192,7 @@ class World:
             (self.faults.crash_host, plan.host_crashes),
             (self.faults.crash_subscriber, plan.subscriber_crashes),
             (self.faults.usurp, plan.zombies),
+            (self.faults.replace_log, plan.replaced_logs),
             (self.faults.mute, plan.mutes),
             (self.faults.freeze, plan.freezes),
             (self.faults.cut_off, plan.cut_offs),
@@ -193,6 +210,7 @@ class World:
         seen = self.history.subscribers[name]
         for topic in [topic for topic in seen.since if topic not in topics]:
             del seen.since[topic]
+        self._wishes[name] = topics
         self.nodes[name].step(fx.Want(topics))
 
     def _offer(self, base: str, topic: str | None = None) -> None:
@@ -257,12 +275,21 @@ class World:
                 self.at(0.03 * self.rng.random(), self._bus_subscribe, node, effect.topic)
             case fx.BusUnsubscribe():
                 self.bus.subscribers.get(effect.topic, {}).pop(node.name, None)
+            case fx.Failed() if isinstance(node.role, Subscriber):
+                self._unsubscribed(node, effect)
             case fx.Accepted() | fx.Failed():
                 self._ended(node, effect)
             case fx.Report():
                 self._reported(node, effect)
             case _:
                 raise AssertionError(effect)
+
+    def _unsubscribed(self, node: Node, effect: fx.Failed) -> None:
+        """A subscription was refused. Where hosts do not agree yet on whose a topic is, its application tries again."""
+        if not self.plan.overlapping:
+            self.history.violation(f"{node.name}: {effect}")
+        wanted = self._wishes[node.name]
+        self.at(0.2, self._want, node.name, wanted)
 
     def _ended(self, node: Node, effect: fx.Accepted | fx.Failed) -> None:
         """An application learns what became of its event."""
@@ -275,7 +302,9 @@ class World:
                 self.history.violation(f"{node.name}: {effect} came long after its deadline")
             offered.accepted = True
         else:
-            if offered.deadline is None or offered.deadline > self.clock.now or offered.failed or offered.in_doubt:
+            early = offered.deadline is None or offered.deadline > self.clock.now
+            expected = self.plan.replaced_logs if effect.unknown else self.plan.overlapping
+            if (early and not expected) or offered.failed or offered.in_doubt:
                 self.history.violation(f"{node.name}: {effect}")
             offered.in_doubt, offered.failed = effect.unknown, not effect.unknown
         if offered is not None and offered.accepted and (offered.failed or offered.in_doubt):
@@ -285,6 +314,7 @@ class World:
         self.history.faults["B3"] += 1
         self.history.subscribers[node.name].gaps.append((effect.topic, effect.first, effect.last, effect.certain))
         doubts_allowed = self.plan.host_crashes + self.plan.zombies > 0 and not self.plan.durable_tickets
+        doubts_allowed = doubts_allowed or self.plan.replaced_logs > 0
         if not (self.plan.gaps_allowed if effect.certain else doubts_allowed):
             self.history.violation(f"{node.name} has a gap {effect}")
         if self.plan.placed_gaps:
@@ -297,7 +327,9 @@ class World:
         """Run-time assertions of the roles count as violations, where no fault of the plan explains them."""
         if self.faults.is_former(node):
             return  # it does not know what its successor has given
-        forgetful = self.plan.subscriber_crashes + self.plan.zombies
+        if self.plan.replaced_logs:
+            return  # the word of another log may come before its claim
+        forgetful = self.plan.subscriber_crashes + self.plan.zombies + self.plan.replaced_logs
         if "is not what is registered here" in effect.reason and not forgetful:
             self.history.violation(f"{node.name}: {effect.reason}")
         if any(words in effect.reason for words in ("went back", "never given", "is bound to", "changed its rank")):
