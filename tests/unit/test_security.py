@@ -56,7 +56,7 @@ def test_unknown_kind_is_told_apart_and_newer_version_is_refused_by_name() -> No
 
 
 def test_old_readers_ignore_new_fields_and_new_readers_supply_defaults() -> None:
-    longer = msgspec.msgpack.encode(["Decline", [*msgspec.structs.astuple(TX)], b"a", "a field of tomorrow"])
+    longer = msgspec.msgpack.encode(["Decline", [*msgspec.structs.astuple(TX)], b"a", "", "a field of tomorrow"])
     assert decode_body(Frame(VERSION, "", longer)) == m.Decline(TX, b"a")
     shorter = msgspec.msgpack.encode(["Confirm", [*msgspec.structs.astuple(TX)], "p"])
     assert decode_body(Frame(VERSION, "", shorter)) == m.Confirm(TX, "p")

@@ -47,9 +47,16 @@ class Census:
         self.joined[member] = msgspec.structs.replace(join, tx=self.tx)
         return member
 
-    def on_decline(self, answer: bytes) -> None:
-        """Someone is there and will not vote. If there are too many to remember, the window closes the census."""
-        if self.present is not None and len(self.others) < min(len(self.present), self.most):
+    def on_decline(self, answer: bytes, identity: str = "") -> None:
+        """Someone is there and will not vote. If there are too many to remember, the window closes the census.
+
+        Who subscribes no more says so by name: counted without one, its answer would stand for that of another site.
+        """
+        if self.present is None:
+            return
+        if identity:
+            self.on_unsubscribed(identity, answered=False)
+        elif len(self.others) < min(len(self.present), self.most):
             self.others[answer] = None
 
     def complete(self) -> bool:
@@ -76,10 +83,10 @@ class Census:
             del self.joined[member]
         return member
 
-    def on_unsubscribed(self, site: str) -> None:
-        """A site that is there does not answer for this type any more. If it may have answered, it is counted on."""
+    def on_unsubscribed(self, site: str, answered: bool = True) -> None:
+        """A site that is there does not answer for this type any more. If it may have `answered`, it is counted on."""
         named = any(join.identity == site for join in self.joined.values())
-        nameless = self.others or any(not join.identity for join in self.joined.values())
+        nameless = answered and (self.others or any(not join.identity for join in self.joined.values()))
         if self.present is not None and not named and not nameless:
             self.present.pop(site, None)
 

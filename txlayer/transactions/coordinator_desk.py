@@ -66,6 +66,7 @@ class CoordinatorDesk:
     forgotten: Forgotten = field(default_factory=Forgotten)
     public: dict[TxId, tuple[m.Numbered, ...]] = field(default_factory=dict)
     room_low: bool = False
+    closing: bool = False
 
     def __post_init__(self) -> None:
         self.chains = {kind: Chain(self.seat, kind) for kind in ChainKind}
@@ -113,6 +114,8 @@ class CoordinatorDesk:
         return [(("c", tx), [*reserve, *coordinator.start(self._low())]), *self._after(coordinator)]
 
     def _refusal(self, create: m.Create) -> str:
+        if self.closing:
+            return f"{self.seat.site} is closing and begins nothing new: choose another coordinator"
         if self.room_low:
             return f"the disk of {self.seat.site} is almost full: what is left is kept for decisions"
         if len(self.transactions) >= self.seat.bounds.open_transactions:
