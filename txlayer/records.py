@@ -130,6 +130,8 @@ class Intent(Record, frozen=True):
     begin: bytes = b""
     parts: tuple[str, ...] = ()
     """Which subscribers took part, by name, here and below; empty: not known."""
+    attributes: tuple[tuple[str, str], ...] = ()
+    """What it says of itself in its join, here and below: in one shot that travels with the vote."""
 
 
 class VotedNo(Record, frozen=True):
@@ -142,6 +144,9 @@ class VotedNo(Record, frozen=True):
     terms: Terms | None = None
     """None, here and below: not known."""
     parts: tuple[str, ...] = ()
+    hashes: Hashes | None = None
+    identity: bool = False
+    attributes: tuple[tuple[str, str], ...] = ()
 
 
 class MemberDecided(Record, frozen=True):
