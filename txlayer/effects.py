@@ -23,6 +23,7 @@ from txlayer.messages import (
     TxId,
 )
 from txlayer.records import AnyRecord, Settlement
+from txlayer.units import UndoRecord
 
 Role: TypeAlias = tuple[str, object]
 TimerKey: TypeAlias = tuple[str, object, str]
@@ -139,12 +140,11 @@ class PrepareUnit:
 class CommitUnit:
     """Commit an open unit in one phase, with a marker in the same transaction; answered by `UnitCommitted`.
 
-    With `undoable` the undo record, the events, is part of it. A unit whose marker exists was committed before.
+    With `undo` that record is part of it. A unit whose marker exists was committed before.
     """
 
     tx: TxId
-    undoable: bool = False
-    events: tuple[Numbered, ...] = ()
+    undo: UndoRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

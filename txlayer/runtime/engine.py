@@ -51,7 +51,7 @@ from txlayer.runtime.operations import Operations, answer_to
 from txlayer.runtime.pool import Job, Pool
 from txlayer.runtime.recovery import Recovery
 from txlayer.runtime.settling import Registrar
-from txlayer.runtime.unit_work import marked_units
+from txlayer.runtime.unit_work import Marked
 from txlayer.runtime.wires import HOSTS, TYPES, Wires, remembered_head
 from txlayer.runtime.workshop import Workshop
 from txlayer.security import BrokerSeal, Seal
@@ -242,7 +242,10 @@ class Engine:
                 "site %s: security is the broker's access lists alone; give a secret to keep others out",
                 self.settings.name,
             )
-        self.loop.start(marked_units(self.resources) if self.resources is not None else ())
+        incarnation = self.log.header.incarnation
+        marked = Marked.of(self.resources, incarnation) if self.resources is not None else Marked()
+        self.loop.start(marked.ours)
+        self.recovery.keep(marked.orphans)
         self.loop.post(self._sweep)
         self.recovery.start()
 

@@ -47,6 +47,7 @@ from txlayer.tokens import reveals
 from txlayer.transactions.compensation import Compensation
 from txlayer.transactions.seat import Seat, brief
 from txlayer.transactions.sequence import Sequence
+from txlayer.units import UndoRecord
 
 
 class State(Enum):
@@ -222,7 +223,8 @@ class Executor:
             self.frames.get("begin", b""), self.choice.parts, self.choice.attributes,
         )  # fmt: skip
         at_once = self.choice.compensatable or self.delegated
-        work: Effect = CommitUnit(self.tx, keep, record.events) if at_once else PrepareUnit(self.tx)
+        undo = UndoRecord(self.seat.incarnation, self.me(), record.events) if keep else None
+        work: Effect = CommitUnit(self.tx, undo) if at_once else PrepareUnit(self.tx)
         return [Append(self._key(), record), work]
 
     def on_prepared(self, done: UnitPrepared | UnitCommitted) -> list[Effect]:
