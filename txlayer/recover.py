@@ -92,10 +92,10 @@ class Inquiry:
             return _roll_back(branch, "its coordinator has finished it: who was to commit it has done so")
         return self._ask_peers(branch) or Verdict(branch, None, outcome.reason or outcome.status.value)
 
-    def ask_undoable(self, kept: Undoable) -> Undoing:
-        """Whether committed work is to be undone, as its coordinator says."""
+    def ask_undoable(self, kept: Undoable) -> Undoing | None:
+        """Whether committed work is to be undone, as its coordinator says; None if its site is there and does so."""
         if self._owned(kept.name.site, kept.undo.log):
-            return Undoing(kept, False, "its site is there and undoes it itself")
+            return None
         outcome = self._outcome(kept.name.tx)
         if outcome.status is Status.COMMITTED and outcome.named:
             named = kept.undo.member in outcome.named
@@ -209,7 +209,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             console.print(f"{undoing.kept.key}: {word}: {undoing.reason}", soft_wrap=True)
     finally:
         database.close()
-    console.print(f"{len(branches)} prepared, {len(undoable)} to undo perhaps, {left} left")
+    console.print(f"{len(branches)} prepared, {len(undoings)} to undo perhaps, {left} left")
     return 1 if left else 0
 
 
@@ -227,7 +227,8 @@ def _verdicts(
     if not args.bus:
         raise UsageError("--bus is needed to ask coordinators; `txlayer tx list --dsn` only lists")
     with Inquiry(args.bus, security(args), tuple(args.type)) as inquiry:
-        return [inquiry.ask(branch) for branch in branches], [inquiry.ask_undoable(kept) for kept in undoable]
+        undoings = (inquiry.ask_undoable(kept) for kept in undoable)
+        return [inquiry.ask(branch) for branch in branches], [one for one in undoings if one is not None]
 
 
 def _apply(database: PreparedBranches, verdict: Verdict, dry: bool) -> tuple[bool, str]:

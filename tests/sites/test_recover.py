@@ -115,6 +115,7 @@ def test_what_a_lost_log_would_have_undone_is_kept_listed_and_left_to_the_operat
     again = PostgresResource(postgres_server.url, name=bank.table)
     back = sites.member("gone", left.type, bank.on_transfer, resources=[again])
     assert [view.state for view in back.transactions()] == ["committed orphan"]
+    assert not back._engine.participant.subscriber.members, "it is no member of it any more"
     arguments = ["recover", "--dsn", postgres_server.url, "--bus", sites.url, "--site", left.gone.name]
     assert main(arguments) == (0 if commits else 1)
     out = " ".join(capsys.readouterr().out.split())
