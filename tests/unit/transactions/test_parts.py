@@ -113,6 +113,19 @@ def test_census_waits_for_everyone_present_whoever_else_leaves() -> None:
     assert census.complete()
 
 
+@pytest.mark.parametrize("admitted", [True, False])
+def test_who_answers_by_name_stands_for_nobody_else(admitted: bool) -> None:
+    """One that has just come, or leaves while its application chooses: nobody expects its answer."""
+    census = waiting_for("a", "b")
+    if not admitted:
+        census.terms = Terms("t", require=Conditions(only=("a", "b")))
+    census.on_join(join("a"))
+    assert (census.on_join(join("of whom nobody has heard")) is not None) == admitted
+    assert not census.complete(), "b has not answered"
+    census.on_decline(b"of b")
+    assert census.complete()
+
+
 def test_full_census_closes_and_turns_further_members_away() -> None:
     census = Census(TX, Terms("t", require=Conditions(at_most=1)))
     assert census.on_join(join("a")) is not None
