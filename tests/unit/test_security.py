@@ -95,6 +95,8 @@ def test_signed_members_cannot_speak_for_each_other() -> None:
             assert c.open(c.close(message)).sender == "c"
             with pytest.raises(SealBroken, match="may not send"):
                 c.open(d.close(message))
+    with pytest.raises(SealBroken, match="may not send Decline for 'c'"):
+        c.open(d.close(m.Decline(TX, b"a", "c")))
     with pytest.raises(SealBroken, match="not on the list"):
         c.open(SignedSeal("e", KEYS["d"], {}).close(m.Decline(TX, b"a")))
     forged = decode_frame(d.close(m.Decline(TX, b"a")))
