@@ -66,8 +66,11 @@ class PreparedBranches:
 
     def undoable(self, site: str | None = None) -> list[Undoable]:
         """What was committed and may have to be undone, of one site or of all; oldest first."""
-        (there,) = self._db.execute("SELECT to_regclass('txlayer.marker')").fetchone() or (None,)
-        rows = self._db.execute(_KEPT, (quoted(UNDO),)).fetchall() if there is not None else []
+        try:
+            (there,) = self._db.execute("SELECT to_regclass('txlayer.marker')").fetchone() or (None,)
+            rows = self._db.execute(_KEPT, (quoted(UNDO),)).fetchall() if there is not None else []
+        except psycopg.Error as exc:
+            raise ResourceError(f"the markers of sites cannot be read: {exc}") from exc
         found = [(key, read_name(key), undo) for key, undo in rows]
         return [
             Undoable(key, name, UndoRecord.decode(undo))
@@ -77,7 +80,10 @@ class PreparedBranches:
 
     def forget(self, kept: Undoable) -> None:
         """It needs no undoing, or was undone."""
-        self._db.execute("DELETE FROM txlayer.marker WHERE key = %s", (kept.key,))
+        try:
+            self._db.execute("DELETE FROM txlayer.marker WHERE key = %s", (kept.key,))
+        except psycopg.Error as exc:
+            raise ResourceError(str(exc)) from exc
 
     def finish(self, branch: PreparedBranch, commit: bool) -> bool:
         """Commit it or roll it back; False if somebody else has finished it meanwhile."""
