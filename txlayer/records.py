@@ -106,12 +106,20 @@ class Reader(Record, frozen=True):
 class Retired(Record, frozen=True):
     """Coordinator: commits that are forgotten, as ranges of numbers; up to `upto` it is not known which.
 
-    `keyed`: some of them had a key that callers may ask by.
+    `keys_lost`: some of them had a key that callers may ask by, and that is forgotten too.
     """
 
     upto: int
-    keyed: bool = False
+    keys_lost: bool = False
     commits: tuple[tuple[int, int], ...] = ()
+
+
+class ForgottenKey(Record, frozen=True):
+    """Coordinator: the key of a transaction that is forgotten and had an effect."""
+
+    key: str
+    number: int
+    committed: bool
 
 
 class Intent(Record, frozen=True):
@@ -214,6 +222,7 @@ AnyRecord: TypeAlias = (
     | ChainPosition
     | Reader
     | Retired
+    | ForgottenKey
     | Intent
     | VotedNo
     | MemberDecided

@@ -31,6 +31,7 @@ from txlayer.records import (
     ChainPosition,
     Decided,
     DelegationOpened,
+    ForgottenKey,
     NumbersReserved,
     Reader,
     Retired,
@@ -316,7 +317,7 @@ class CoordinatorDesk:
         if coordinator.phase is not Phase.ENDED or not coordinator.took_effect():
             return []
         committed = coordinator.outcome is not None and coordinator.outcome.status is Status.COMMITTED
-        return [Append("x", self.forgotten.add(coordinator.tx.number, coordinator.key, committed))]
+        return self.forgotten.add(coordinator.tx.number, coordinator.key, committed)
 
     def _after(self, coordinator: TxCoordinator) -> list[Batch]:
         if coordinator.phase is Phase.ENDED:
@@ -354,14 +355,15 @@ class CoordinatorDesk:
                     self.public[record.tx] = record.public
             case ChainEntry() | ChainPosition() | Reader():
                 self.chains[record.kind].recover(record)
-            case Retired():
-                self.forgotten = Forgotten.of(record)
+            case Retired() | ForgottenKey():
+                self.forgotten.recover(record)
             case _:
                 return False
         return True
 
     def resume(self) -> list[Batch]:
         """Go on after the whole log has been read."""
+        self.forgotten.resume()
         self.transactions = {tx: self.transactions[tx] for tx in sorted(self.transactions)}
         batches: list[Batch] = []
         for tx, coordinator in list(self.transactions.items()):
