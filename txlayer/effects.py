@@ -23,6 +23,7 @@ from txlayer.messages import (
     TxId,
 )
 from txlayer.records import AnyRecord, Settlement
+from txlayer.units import UndoRecord
 
 Role: TypeAlias = tuple[str, object]
 TimerKey: TypeAlias = tuple[str, object, str]
@@ -139,12 +140,11 @@ class PrepareUnit:
 class CommitUnit:
     """Commit an open unit in one phase, with a marker in the same transaction; answered by `UnitCommitted`.
 
-    With `undoable` the undo record, the events, is part of it. A unit whose marker exists was committed before.
+    With `undo` that record is part of it. A unit whose marker exists was committed before.
     """
 
     tx: TxId
-    undoable: bool = False
-    events: tuple[Numbered, ...] = ()
+    undo: UndoRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +311,7 @@ class ScopeChosen:
     `reads`: chains of the coordinator that bring the transaction to subscribers here who follow, or are durable local
     members; they take no part in what the site does as a member.
     `parts`: the names of the subscribers that take part, to be found again after a restart.
+    `leaving`: the site does not subscribe to the type any more, as its presence says, soon or already.
     """
 
     tx: TxId
@@ -322,6 +323,7 @@ class ScopeChosen:
     attributes: tuple[tuple[str, str], ...] = ()
     reads: tuple[ChainKind, ...] = ()
     parts: tuple[str, ...] = ()
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +410,11 @@ class RoomChanged:
     """The disk of this site's log is almost full (`low`), or has room again."""
 
     low: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """This site finishes what it has, and nothing new begins at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,6 +551,7 @@ Input: TypeAlias = (
     | WholeApplied
     | Settled
     | RoomChanged
+    | Closing
     | MarkersFound
     | PresenceChanged
     | BeginCall

@@ -341,10 +341,14 @@ class Join(Message, frozen=True):
 
 
 class Decline(Message, frozen=True):
-    """Subscriber to coordinator: present, and no distributed member. `answer` tells two anonymous ones apart."""
+    """Subscriber to coordinator: present, and no distributed member. `answer` tells two anonymous ones apart.
+
+    With its `identity`: it does not subscribe to the type any more and is not to be counted on.
+    """
 
     tx: TxId
     answer: bytes
+    identity: str = ""
 
 
 class Begin(Message, frozen=True):

@@ -106,12 +106,20 @@ class Reader(Record, frozen=True):
 class Retired(Record, frozen=True):
     """Coordinator: commits that are forgotten, as ranges of numbers; up to `upto` it is not known which.
 
-    `keyed`: some of them had a key that callers may ask by.
+    `keys_lost`: some of them had a key that callers may ask by, and that is forgotten too.
     """
 
     upto: int
-    keyed: bool = False
+    keys_lost: bool = False
     commits: tuple[tuple[int, int], ...] = ()
+
+
+class ForgottenKey(Record, frozen=True):
+    """Coordinator: the key of a transaction that is forgotten and had an effect."""
+
+    key: str
+    number: int
+    committed: bool
 
 
 class Intent(Record, frozen=True):
@@ -130,6 +138,8 @@ class Intent(Record, frozen=True):
     begin: bytes = b""
     parts: tuple[str, ...] = ()
     """Which subscribers took part, by name, here and below; empty: not known."""
+    attributes: tuple[tuple[str, str], ...] = ()
+    """What it says of itself in its join, here and below: in one shot that travels with the vote."""
 
 
 class VotedNo(Record, frozen=True):
@@ -142,6 +152,9 @@ class VotedNo(Record, frozen=True):
     terms: Terms | None = None
     """None, here and below: not known."""
     parts: tuple[str, ...] = ()
+    hashes: Hashes | None = None
+    identity: bool = False
+    attributes: tuple[tuple[str, str], ...] = ()
 
 
 class MemberDecided(Record, frozen=True):
@@ -209,6 +222,7 @@ AnyRecord: TypeAlias = (
     | ChainPosition
     | Reader
     | Retired
+    | ForgottenKey
     | Intent
     | VotedNo
     | MemberDecided

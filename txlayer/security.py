@@ -134,7 +134,7 @@ def speaks_for(message: m.AnyMessage) -> str | None:
         return message.coordinator or (message.tx.coordinator if message.tx is not None else "")
     if isinstance(message, m.Operate | m.Operated):
         return message.site  # an operator speaks with the key of the site that he operates
-    if isinstance(message, m.Join):
+    if isinstance(message, m.Join | m.Decline):
         return message.identity or None
     if isinstance(message, m.Vote) and message.join is not None:
         return message.join.identity or None

@@ -7,9 +7,10 @@ for another.
 
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import replace
 
-from txlayer.messages import ChainKind, TxId
+from txlayer.messages import ChainKind, Numbered, TxId
 
 UNDO = "~undo"
 _CHAINS = {kind.value: kind for kind in ChainKind}
@@ -39,3 +40,26 @@ def chain_of(unit: TxId) -> ChainKind | None:
 def transaction_of(unit: TxId) -> TxId:
     """Whose unit it is."""
     return replace(unit, nonce=unit.nonce.partition("~")[0])
+
+
+class UndoRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What is stored beside work that may have to be undone: under which log, as which member, and the events.
+
+    A site undoes by its log, which has the same events. This is what is left of them where the log is lost.
+    """
+
+    log: str
+    member: bytes
+    events: tuple[Numbered, ...]
+
+    def encode(self) -> bytes:
+        """MessagePack."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> UndoRecord:
+        """What cannot be read is of no log that is known."""
+        try:
+            return msgspec.msgpack.decode(data, type=cls)
+        except msgspec.MsgspecError:
+            return cls("", b"", ())

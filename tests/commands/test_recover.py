@@ -14,7 +14,7 @@ from txlayer import recover
 from txlayer.errors import ResourceError
 from txlayer.messages import TxId
 from txlayer.resources.postgres_names import ReadName
-from txlayer.resources.postgres_prepared import PreparedBranch
+from txlayer.resources.postgres_prepared import PreparedBranch, Undoable
 
 _WITHOUT_PSYCOPG = """
 import sys
@@ -42,6 +42,9 @@ class Refusing:
     def find(self, site: str | None) -> list[PreparedBranch]:
         return [BRANCH]
 
+    def undoable(self, site: str | None) -> list[Undoable]:
+        return []
+
     def finish(self, branch: PreparedBranch, commit: bool) -> bool:
         raise ResourceError("permission denied to finish prepared transaction")
 
@@ -56,7 +59,7 @@ def test_a_branch_that_could_not_be_finished_is_left_and_the_exit_status_says_so
     recover.add_arguments(parser)
     assert recover.run(parser.parse_args(["--dsn", "x", "--commit", "gid"]), Console(file=out)) == 1
     assert "left, it could not be committed (permission denied" in " ".join(out.getvalue().split())
-    assert "1 prepared, 1 left" in out.getvalue()
+    assert "1 prepared, 0 to undo perhaps, 1 left" in out.getvalue()
 
 
 def test_a_secret_is_read_from_a_file_and_never_given_as_an_argument() -> None:

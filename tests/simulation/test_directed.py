@@ -15,13 +15,25 @@ import pytest
 
 from tests.conftest import whole
 from txlayer.codec import KINDS
+from txlayer.messages import Conditions
 from txlayer.simulation import command
 from txlayer.simulation.explorer import explore
 from txlayer.simulation.hunt import hunt
 from txlayer.simulation.mutants import MUTANTS, Mutant
 from txlayer.simulation.mutations import instead
 from txlayer.simulation.outsider import ADMITTED, LEVELS, NOT_SHOWN, SEEDS_TO_SHOW, UNREACHED, Attacked, attack
-from txlayer.simulation.sweep import CONFIGURATIONS, Configuration, Disturbance, disturbances, run_one
+from txlayer.simulation.sweep import (
+    ANONYMOUS,
+    CONFIGURATIONS,
+    NOBODY,
+    PLAIN,
+    Configuration,
+    Disturbance,
+    disturbances,
+    run_one,
+    terms_with,
+)
+from txlayer.simulation.workload import Taste
 from txlayer.transactions.census import Census
 
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -68,6 +80,20 @@ def test_no_crash_point_and_no_lost_or_late_message_breaks_an_invariant(configur
     for number, disturbance in enumerate(islice(disturbances(configuration, 10**9), 0, None, EVERY)):
         violations = run_one(configuration, disturbance, number).history.violations
         assert violations == [], disturbance
+
+
+@pytest.mark.parametrize("refuser", [PLAIN, ANONYMOUS], ids=["named", "anonymous"])
+@pytest.mark.parametrize("settle_for", [None, Conditions(2)], ids=["all", "two"])
+def test_a_member_that_died_with_its_no_says_it_as_soon_as_it_is_back(
+    refuser: Taste, settle_for: Conditions | None
+) -> None:
+    """Nobody waits for the window of the census, wherever it died."""
+    terms = terms_with(one_shot=True, census_within=100.0, settle_for=settle_for)
+    refused = Configuration("one shot, refused", (NOBODY, refuser, PLAIN), terms, refuser="s1")
+    for point in range(1, run_one(refused, Disturbance()).points()["s1"] + 1):
+        world = run_one(refused, Disturbance(crash=("s1", point), restart_after=0.1))
+        assert world.history.violations == []
+        assert world.history.calls["t0"].told_at[0] < 10.0, point
 
 
 @whole

@@ -142,7 +142,8 @@ def test_log_and_memory_stay_flat_over_a_hundred_thousand_transactions() -> None
     assert more_bytes < 200_000
 
 
-def test_locals_followers_and_compensation_leave_nothing_behind_either() -> None:
+def test_locals_followers_and_compensation_leave_nothing_behind_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.transactions.forgotten.KEYS", 1000)  # so many stay, and the first half has more
     hub = hub_of(
         m={"scope": Scope.DISTRIBUTED, "compensatable": True},
         l={"scope": Scope.LOCAL},

@@ -17,7 +17,20 @@ import pytest
 from tests.conftest import DEADLINE, eventually
 from tests.contract.conftest import BusWorld
 from tests.sites.conftest import Notes, Sites
-from txlayer import Access, Bounds, Event, Limit, MemberTransaction, Secret, Signed, Site, Status, only
+from txlayer import (
+    Access,
+    Bounds,
+    Event,
+    Limit,
+    MemberTransaction,
+    Participant,
+    Scope,
+    Secret,
+    Signed,
+    Site,
+    Status,
+    only,
+)
 from txlayer.errors import (
     Closed,
     LogForeign,
@@ -26,6 +39,7 @@ from txlayer.errors import (
     OutcomeUnknown,
     SubscribeFailed,
     TransactionAborted,
+    TransactionRefused,
     UsageError,
 )
 from txlayer.logs.memory import MemoryDisk
@@ -359,6 +373,68 @@ def test_close_lets_running_transactions_finish(sites: Sites, notes: Notes) -> N
     assert result[0].status is Status.COMMITTED
     with pytest.raises(Closed):
         publisher.send(type, ["y"])
+
+
+def test_who_drains_stands_for_nobody_else_in_a_census(sites: Sites, notes: Notes) -> None:
+    """Its presence lists the type no more: were its answer counted, a census would close before the last one's."""
+    type, other = sites.name("orders"), sites.name("others")
+    choose, leave = threading.Event(), threading.Event()
+
+    class Slow(Participant):
+        def on_join(self, tx: MemberTransaction) -> Scope:
+            choose.wait(DEADLINE)
+            return Scope.DISTRIBUTED
+
+        def on_event(self, tx: MemberTransaction, event: Event) -> None:
+            pass
+
+    leaving = sites.make("a")
+    leaving.subscribe(type, notes.handler("a"))
+    leaving.subscribe(other, lambda tx, event: leave.wait(DEADLINE))
+    leaving.start()
+    quick, slow = sites.member("b", type, notes.handler("b")), sites.member("c", type, Slow)
+    publisher = sites.start("p")
+    sites.know(publisher, other, leaving)
+    held = threading.Thread(target=lambda: publisher.send(other, ["x"]))
+    held.start()
+    eventually(leaving.transactions)
+    closing = threading.Thread(target=lambda: leaving.close(DEADLINE))
+    closing.start()
+    sites.know(publisher, type, quick, slow)
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(publisher.send(type, ["y"])))
+    thread.start()
+    eventually(lambda: leaving._engine.participant.subscriber.declined, "it has answered")
+    eventually(lambda: notes.of("b") == ["y"])
+    choose.set()
+    thread.join(DEADLINE)
+    leave.set()
+    held.join(DEADLINE)
+    closing.join(DEADLINE)
+    assert result[0].members == 2
+    assert notes.of("a") == []
+
+
+def test_nobody_begins_a_transaction_at_a_host_that_drains(sites: Sites) -> None:
+    type = sites.name("orders")
+    leave = threading.Event()
+    member = sites.member("a", type, lambda tx, event: leave.wait(DEADLINE))
+    host, publisher = sites.start("h", hosts=True), sites.start("p")
+    sites.know(publisher, type, member)
+    eventually(lambda: publisher._engine.hosts() == [host.name])
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(publisher.send(type, ["x"], coordinator="hosted")))
+    thread.start()
+    eventually(member.transactions)
+    closing = threading.Thread(target=lambda: host.close(DEADLINE))
+    closing.start()
+    eventually(lambda: publisher._engine.hosts() == [], "it does not offer any more")
+    with pytest.raises(TransactionRefused, match="is closing"):
+        publisher.send(type, ["y"], coordinator=host.name)
+    leave.set()
+    thread.join(DEADLINE)
+    closing.join(DEADLINE)
+    assert result[0].status is Status.COMMITTED
 
 
 def test_close_is_bounded_and_says_unknown_to_those_who_wait(memory_sites: Sites) -> None:

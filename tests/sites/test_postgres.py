@@ -7,12 +7,13 @@ import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from tests.conftest import DEADLINE, eventually
 from tests.sites.conftest import QUICK, Sites
@@ -111,6 +112,26 @@ def test_one_member_with_one_resource_skips_the_prepare_visibly(memory_sites: Si
 
 def type_name(what: object) -> str:
     return type(what).__name__
+
+
+def test_a_batch_is_one_message_to_the_server_from_begin_to_prepare(
+    memory_sites: Sites, banks: list[Bank], postgres_server: Server, tmp_path: Path
+) -> None:
+    bank, sites = banks[0], memory_sites
+    type = sites.name("transfers")
+    with (tmp_path / "trace").open("w") as trace, ConnectionPool(
+        postgres_server.url, min_size=1, max_size=1, configure=lambda conn: conn.pgconn.trace(trace.fileno())
+    ) as pool:  # fmt: skip
+        bank.ledger = PostgresResource(pool, name=bank.table)
+        member = sites.member("m", type, bank.on_transfer_at_once, resources=[bank.ledger])
+        publisher = sites.start("p")
+        sites.know(publisher, type, member)
+        assert publisher.send(type, [{"amount": 5}, {"amount": 6}]).members == 1
+        eventually(lambda: bank.balance() == 111)
+        member.close()
+    lines = [line.split("\t") for line in (tmp_path / "trace").read_text().splitlines()]
+    (sent,) = [said[-1] for _, side, *said in lines if side == "F" and said[-1] != "Terminate"]
+    assert [word in sent for word in ("BEGIN", "+ 5", "+ 6", "txlayer.marker", "PREPARE TRANSACTION")] == [True] * 5
 
 
 def test_one_member_with_several_resources(memory_sites: Sites, banks: list[Bank]) -> None:

@@ -29,10 +29,11 @@ from txlayer.testing.server import Server
 class Left:
     """A member that voted yes and went away for good before it heard the decision; the decision came."""
 
-    def __init__(self, sites: Sites, bank: Bank, commits: bool) -> None:
+    def __init__(self, sites: Sites, bank: Bank, commits: bool, **options: Any) -> None:
         self.bank = bank
         self.type = sites.name("transfers")
-        self.gone = sites.member("gone", self.type, bank.on_transfer, resources=[bank.ledger], log=sites.file("gone"))
+        options = {"resources": [bank.ledger], "log": sites.file("gone"), **options}
+        self.gone = sites.member("gone", self.type, bank.on_transfer, **options)
         go_on = threading.Event()
 
         def slowly(tx: Any, event: Any) -> None:
@@ -45,7 +46,7 @@ class Left:
         sites.know(self.publisher, self.type, self.gone, other)
         done = threading.Thread(target=self._send)
         done.start()
-        eventually(lambda: bank.prepared() == 1)
+        eventually(lambda: bank.prepared() == ("compensate" not in options))
         eventually(lambda: [view.state for view in self.gone.transactions()] == ["commitment"])
         self.vanish(self.gone)
         go_on.set()
@@ -104,6 +105,32 @@ def test_branch_of_a_lost_log_is_finished_as_its_coordinator_decided(
     nobodys.close()
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_what_a_lost_log_would_have_undone_is_kept_listed_and_left_to_the_operator(
+    memory_sites: Sites, bank: Bank, postgres_server: Server, commits: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its site comes back with a new log, which knows nothing of it: it does not forget what others may need."""
+    sites = memory_sites
+    left = Left(sites, bank, commits, compensate=lambda tx, event: None)
+    again = PostgresResource(postgres_server.url, name=bank.table)
+    back = sites.member("gone", left.type, bank.on_transfer, resources=[again])
+    assert [view.state for view in back.transactions()] == ["committed orphan"]
+    assert not back._engine.participant.subscriber.members, "it is no member of it any more"
+    arguments = ["recover", "--dsn", postgres_server.url, "--bus", sites.url, "--site", left.gone.name]
+    assert main(arguments) == (0 if commits else 1)
+    out = " ".join(capsys.readouterr().out.split())
+    assert ("forgotten: its coordinator has committed it" if commits else "undo it by hand") in out
+    assert bank.balance() == 105
+    if not commits:
+        (key,) = re.findall(r"(txlayer1:\S+): left", out)
+        assert main([*arguments, "--undone", key]) == 0
+    assert main(arguments) == 0
+    assert "0 to undo perhaps" in capsys.readouterr().out
+    back.close()
+    back = sites.member("gone", left.type, bank.on_transfer, resources=[bank.ledger])
+    assert back.transactions() == []
+
+
 def test_coordinator_that_nobody_knows_leaves_the_branch_and_the_operator_decides(
     memory_sites: Sites, bank: Bank, postgres_server: Server, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -126,18 +153,21 @@ def test_coordinator_that_nobody_knows_leaves_the_branch_and_the_operator_decide
     resource.close()
 
 
+@pytest.mark.parametrize("named_type", [True, False])
 def test_peer_repeats_the_decision_of_a_coordinator_that_is_gone(
     sites: Sites, bank: Bank, postgres_server: Server, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, named_type: bool,
 ) -> None:  # fmt: skip
     left = Left(sites, bank, commits=True)
     left.vanish(left.publisher)
     arguments = ["recover", "--dsn", postgres_server.url, "--bus", sites.url, "--site", left.gone.name]
     monkeypatch.setattr("txlayer.recover.WITHIN", 0.5)  # nobody is there to answer
-    assert main(arguments) == 1
+    with monkeypatch.context() as peers:
+        peers.setattr("txlayer.recover.PEERS_WITHIN", 0.5)
+        assert main([*arguments, "--type", "of others"]) == 1
     assert "its coordinator does not answer" in " ".join(capsys.readouterr().out.split())
     assert bank.prepared() == 1
-    assert main([*arguments, "--type", left.type]) == 0
+    assert main([*arguments, "--type", left.type] if named_type else arguments) == 0
     assert "a peer has its coordinator's decision: commit" in " ".join(capsys.readouterr().out.split())
     assert bank.balance() == 105
 

@@ -17,10 +17,12 @@ from tests.stress_sites import lines, orders
 from tests.stress_sites.handle import Handle
 from tests.stress_sites.remains import Remains
 from tests.stress_sites.tastes import Config, draw_tastes
-from txlayer.messages import Access, Item, Status
+from txlayer.errors import UsageError
+from txlayer.messages import Access, Item, Status, Terms
 from txlayer.simulation.history import CallSeen
 from txlayer.simulation.workload import TYPES, draw_terms
 from txlayer.testing.server import Server
+from txlayer.transactions.constraints import check_terms
 
 SLOWEST = 300.0
 """Seconds that a site may take to start, to end or to answer on a busy machine."""
@@ -131,7 +133,7 @@ class Driver:
 
     def _begin(self, number: int, names: list[str]) -> None:
         rng = self.rng
-        terms = replace(draw_terms(rng, names, self.voters), committers=())  # here only who began commits
+        terms = self._draw_terms(names)
         publisher = rng.choice(names)
         hosted = terms.access is Access.MULTI or rng.random() < 0.4
         coordinator = rng.choice(names) if hosted else publisher
@@ -150,6 +152,16 @@ class Driver:
                 self.complaints.append(f"{publisher} does not start")
                 return
             time.sleep(0.05)
+
+    def _draw_terms(self, names: list[str]) -> Terms:
+        """Such as a site takes: what nobody could meet it refuses to its caller at once."""
+        while True:
+            terms = replace(draw_terms(self.rng, names, self.voters), committers=())  # here only who began commits
+            try:
+                check_terms(terms)
+            except UsageError:
+                continue
+            return terms
 
     def _tell(self, publisher: str, order: orders.Run) -> bool:
         self.running[order.call] = publisher

@@ -56,7 +56,7 @@ def test_unknown_kind_is_told_apart_and_newer_version_is_refused_by_name() -> No
 
 
 def test_old_readers_ignore_new_fields_and_new_readers_supply_defaults() -> None:
-    longer = msgspec.msgpack.encode(["Decline", [*msgspec.structs.astuple(TX)], b"a", "a field of tomorrow"])
+    longer = msgspec.msgpack.encode(["Decline", [*msgspec.structs.astuple(TX)], b"a", "", "a field of tomorrow"])
     assert decode_body(Frame(VERSION, "", longer)) == m.Decline(TX, b"a")
     shorter = msgspec.msgpack.encode(["Confirm", [*msgspec.structs.astuple(TX)], "p"])
     assert decode_body(Frame(VERSION, "", shorter)) == m.Confirm(TX, "p")
@@ -95,6 +95,8 @@ def test_signed_members_cannot_speak_for_each_other() -> None:
             assert c.open(c.close(message)).sender == "c"
             with pytest.raises(SealBroken, match="may not send"):
                 c.open(d.close(message))
+    with pytest.raises(SealBroken, match="may not send Decline for 'c'"):
+        c.open(d.close(m.Decline(TX, b"a", "c")))
     with pytest.raises(SealBroken, match="not on the list"):
         c.open(SignedSeal("e", KEYS["d"], {}).close(m.Decline(TX, b"a")))
     forged = decode_frame(d.close(m.Decline(TX, b"a")))

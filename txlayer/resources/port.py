@@ -126,7 +126,8 @@ class Resource(Protocol):
     def undo_record(self, tx: TxId) -> bytes:
         """What `commit` stored for undoing; empty if there is nothing.
 
-        A site undoes by its log, which has the same events: this is what is left of them where the log is lost.
+        A site undoes by its log, which has the same events: this is what is left of them where the log is lost. Such a
+        marker is not forgotten, but listed, until an operator says that it was dealt with.
         """
         ...
 

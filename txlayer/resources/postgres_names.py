@@ -41,15 +41,15 @@ class Names:
     @property
     def prefix(self) -> str:
         """What every name of this resource at this site starts with."""
-        return f"{_FIRST}:{_quoted(self.site)}:{_quoted(self.resource)}:"
+        return f"{_FIRST}:{quoted(self.site)}:{quoted(self.resource)}:"
 
     def marker(self, tx: TxId) -> str:
         """The key of the marker, and, with a colon, what the gid starts with."""
-        return f"{self.prefix}{_quoted(tx.coordinator)}:{_quoted(tx.incarnation)}:{tx.number}:{_quoted(tx.nonce)}"
+        return f"{self.prefix}{quoted(tx.coordinator)}:{quoted(tx.incarnation)}:{tx.number}:{quoted(tx.nonce)}"
 
     def gid(self, tx: TxId, of: int) -> str:
         """The name of the prepared transaction."""
-        gid = f"{self.marker(tx)}:{_quoted(self.incarnation)}:{of}:{self.member(tx)[:SHORTENED].hex()}"
+        gid = f"{self.marker(tx)}:{quoted(self.incarnation)}:{of}:{self.member(tx)[:SHORTENED].hex()}"
         if len(gid) > LONGEST:
             raise ResourceError(
                 f"the name of a branch has {len(gid)} bytes, PostgreSQL takes {LONGEST}: "
@@ -90,6 +90,6 @@ def read_name(text: str) -> ReadName | None:
     return ReadName(site, resource, tx, log, int(of), bytes.fromhex(member))
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Without colons, quotes and backslashes, in ASCII."""
     return quote(text, safe="~@+=,")

@@ -18,6 +18,7 @@ from txlayer.delivery import Delivery
 from txlayer.effects import (
     AbortCall,
     Broadcast,
+    Closing,
     FinishUnit,
     FollowCall,
     Input,
@@ -50,7 +51,7 @@ from txlayer.runtime.operations import Operations, answer_to
 from txlayer.runtime.pool import Job, Pool
 from txlayer.runtime.recovery import Recovery
 from txlayer.runtime.settling import Registrar
-from txlayer.runtime.unit_work import marked_units
+from txlayer.runtime.unit_work import Marked
 from txlayer.runtime.wires import HOSTS, TYPES, Wires, remembered_head
 from txlayer.runtime.workshop import Workshop
 from txlayer.security import BrokerSeal, Seal
@@ -211,7 +212,6 @@ class Engine:
         self.loop.on_stopped = self._on_stopped
         self.operations = Operations.of(self.loop)
         self.loop.on_operate = self._on_operate
-        self.loop.ignores = self._ignores
         self.application.give_up = self.loop.post
         self.application.surface = lambda surface: self.loop.post(partial(self._on_surface, surface))
         if settings.register is not None:
@@ -242,7 +242,10 @@ class Engine:
                 "site %s: security is the broker's access lists alone; give a secret to keep others out",
                 self.settings.name,
             )
-        self.loop.start(marked_units(self.resources) if self.resources is not None else ())
+        incarnation = self.log.header.incarnation
+        marked = Marked.of(self.resources, incarnation) if self.resources is not None else Marked()
+        self.loop.start(marked.ours)
+        self.recovery.keep(marked.orphans)
         self.loop.post(self._sweep)
         self.recovery.start()
 
@@ -264,7 +267,8 @@ class Engine:
 
     def _drain(self, deadline: float) -> None:
         if self.loop.error is None and self.wires.presence is not None:
-            self.wires.presence.update({**self._info(), TYPES: ""})
+            self.wires.presence.update({**self._info(), TYPES: "", HOSTS: "no"})
+            self.loop.post(Closing())
         patient = min(deadline, time.monotonic() + 2.0)
         pause = threading.Event()
         while self.loop.error is None and time.monotonic() < deadline:
@@ -403,13 +407,6 @@ class Engine:
             self.wires.presence.update(self._info())
         self.loop.post(UnfollowCall(tuple(sorted(left | (read - self._read_types(*ChainKind))))))
         return gone
-
-    def _ignores(self, census: Census) -> bool:
-        """Of a type that this site has unsubscribed from: nobody counts on its answer."""
-        if not self.application.retired or census.terms.type in self._types():
-            return False
-        subscriber = self.participant.subscriber
-        return subscriber._member(census.tx) is None and census.tx not in subscriber.asked
 
     def _leave_types(self) -> None:
         """Stop listening to what was unsubscribed, once nothing of it runs here."""

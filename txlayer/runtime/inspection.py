@@ -28,8 +28,9 @@ class TransactionView:
     """`coordinator`, `member`, `local` or `follower`."""
     state: str
     """Of a coordinator: census, open, voting, delegated, committed, aborted. Of a member: census, transaction,
-    preparing, commitment, refused, applying, parked, done; orphan: prepared under a log that is gone, see
-    `txlayer recover`. `heuristic commit` or `heuristic abort`: an operator."""
+    preparing, commitment, refused, applying, parked, done; orphan: prepared under a log that is gone, committed
+    orphan: committed under one and perhaps to be undone, see `txlayer recover`. `heuristic commit` or `heuristic
+    abort`: an operator."""
     in_doubt: bool
     """This site cannot go on without an answer from another."""
     seconds: float

@@ -93,7 +93,6 @@ class Loop:
         self.on_said: Callable[[Send | Broadcast], None] = lambda _: None
         self.on_operate: Callable[[m.Operate], None] = lambda _: None
         self.on_stopped: Callable[[Exception], None] = lambda _: None
-        self.ignores: Callable[[m.Census], bool] = lambda _: False
         self.refused = 0
         """Frames that were no message, or whose seal was broken."""
         self.error: Exception | None = None
@@ -246,7 +245,7 @@ class Loop:
         except DecodeError as exc:
             self._refuse(topic, exc)
             return
-        if event is None or (type(event.message) is m.Census and self.ignores(event.message)):
+        if event is None:
             return
         if type(event.message) is m.Operate:
             self.on_operate(event.message)

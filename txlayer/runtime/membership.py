@@ -48,6 +48,11 @@ class Application:
         """Subscribers that take part in what comes."""
         return [s for s in self.subscribers if not any(s is gone for gone in self.retired)]
 
+    def subscribes(self, event_type: str) -> bool:
+        """Whether anyone takes part in what comes of the type."""
+        names = set(self.types.ancestors(event_type))
+        return any(s.type in names for s in self.active())
+
     def matching(self, event_type: str, attributes: Mapping[str, str]) -> list[Subscriber]:
         """Subscribers of the type, or of a parent of it, whose filter lets the transaction through."""
         names = set(self.types.ancestors(event_type))
@@ -132,6 +137,8 @@ class Membership:
     """Commits that were sent and may have happened."""
     lost: bool = False
     """A handler did not come back in time: whatever it still tries is refused."""
+    leaving: bool = False
+    """Nobody here subscribes to the type any more."""
 
     def __getitem__(self, resource: Resource) -> Any:
         if self.lost:
@@ -223,7 +230,7 @@ class Membership:
             self.id, scope, not any(s.anonymous for s in taking), compensatable,
             len(self.resources) <= 1 and not compensatable, max((s.attempts for s in taking), default=1),
             tuple(sorted(attributes.items())), tuple(kind for kind in ChainKind if kind in self.readers),
-            tuple(sorted({s.name for s in taking})),
+            tuple(sorted({s.name for s in taking})), self.leaving,
         )  # fmt: skip
 
     def _ask(self, subscriber: Subscriber, part: Part) -> Answer:

@@ -44,7 +44,10 @@ class Memberships:
         """A census: who would take part?"""
         attributes = dict(terms.attributes)
         matching = [] if self.closing else self.application.matching(terms.type, attributes)
-        member = self.known[tx] = Membership(tx, terms.type, attributes, terms, self.application, matching)
+        leaving = not matching and (self.closing or not self.application.subscribes(terms.type))
+        member = Membership(tx, terms.type, attributes, terms, self.application, matching, leaving=leaving)
+        if not leaving:
+            self.known[tx] = member
         if member.asks():
             self.answered[tx] = member
             if len(self.answered) > ANSWERS:

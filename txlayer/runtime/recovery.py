@@ -3,7 +3,7 @@
 Every branch has an intent in the log before it is prepared, and stays in it until it is finished. So a branch that was
 prepared under this log and that no role stands behind was given up: a prepare whose answer came after the vote of no,
 or from a connection of a former process. It is rolled back. A branch that was prepared under another log is an orphan:
-that log may hold a yes. It is left alone, and shown.
+that log may hold a yes. It is left alone, and shown; so is what a compensatable member committed under another log.
 """
 
 from __future__ import annotations
@@ -36,14 +36,24 @@ class Recovery:
         self._engine = engine
         self.orphans: dict[TxId, Branch] = {}
         """Prepared under a log of this site that is gone."""
-        self._looked = 0.0
+        self._committed: tuple[TxId, ...] = ()
+        self._looked = self._started = time.monotonic()
+
+    def keep(self, committed: tuple[TxId, ...]) -> None:
+        """What was committed under a log that is gone, and may have to be undone."""
+        self._committed, self._started = committed, time.monotonic()
+        for tx in committed:
+            _logger.error("committed under a log that is gone, and perhaps to be undone: %s; `txlayer recover`", tx)
 
     def views(self) -> list[TransactionView]:
         """Orphans as an operator sees them."""
         now = time.monotonic()
+        prepared = {tx: branch.age + now - self._looked for tx, branch in self.orphans.items()}
+        committed = dict.fromkeys(self._committed, now - self._started)
         return [
-            TransactionView(tx, "", "member", "orphan", True, branch.age + now - self._looked, (tx.coordinator,))
-            for tx, branch in self.orphans.items()
+            TransactionView(tx, "", "member", state, True, seconds, (tx.coordinator,))
+            for state, found in (("orphan", prepared), ("committed orphan", committed))
+            for tx, seconds in found.items()
         ]
 
     def start(self) -> None:
@@ -57,9 +67,11 @@ class Recovery:
 
     def _branches(self) -> tuple[Branch, ...]:
         """On a worker."""
-        assert self._engine.resources is not None
+        resources = self._engine.resources
+        assert resources is not None
         try:
-            return self._engine.resources.branches()
+            self._committed = tuple(tx for tx in self._committed if resources.undo_record(tx))
+            return resources.branches()
         except Exception as exc:  # of any kind: a site that is being closed has closed its resources
             if not self._engine.closed:
                 _logger.warning("site %s cannot look for prepared branches: %s", self._engine.settings.name, exc)

@@ -7,9 +7,8 @@ again until it is known what happened.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
-
-import msgspec
 
 from txlayer.effects import (
     ApplyWhole,
@@ -32,13 +31,12 @@ from txlayer.effects import (
 from txlayer.errors import ResourceError, ResourceUnavailable
 from txlayer.messages import Numbered, TxId
 from txlayer.resources.port import Resource
-from txlayer.units import undo_of, undone_by
+from txlayer.units import UndoRecord, undo_of, undone_by
 
 Work: TypeAlias = (
     RunHandler | PrepareUnit | CommitUnit | FinishUnit | InspectUnit | Compensate | ApplyWhole | ForgetMarker
 )
 WORK = (RunHandler, PrepareUnit, CommitUnit, FinishUnit, InspectUnit, Compensate, ApplyWhole, ForgetMarker)
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class HandlerFailed(Exception):
@@ -53,9 +51,25 @@ class Handlers(Protocol):
     def compensate(self, tx: TxId, event: Numbered, work: Any) -> None: ...
 
 
-def marked_units(resource: Resource) -> tuple[TxId, ...]:
+@dataclass(frozen=True, slots=True)
+class Marked:
     """The units that have a marker, of their work or of its undoing."""
-    return tuple(sorted({undone_by(unit) for unit in resource.markers()}))
+
+    ours: tuple[TxId, ...] = ()
+    orphans: tuple[TxId, ...] = ()
+    """Committed under a log that is gone, and perhaps to be undone: what that takes is beside the marker."""
+
+    @classmethod
+    def of(cls, resource: Resource, log: str) -> Marked:
+        """As a site finds them that starts with this log."""
+        units = sorted({undone_by(unit) for unit in resource.markers()})
+        orphans = {unit for unit in units if _is_orphan(resource, log, unit)}
+        return cls(tuple(u for u in units if u not in orphans), tuple(u for u in units if u in orphans))
+
+
+def _is_orphan(resource: Resource, log: str, unit: TxId) -> bool:
+    undo = resource.undo_record(unit)
+    return bool(undo) and UndoRecord.decode(undo).log != log and resource.state(undo_of(unit)) != "committed"
 
 
 class UnitWork:
@@ -106,7 +120,7 @@ class UnitWork:
     def _commit(self, work: CommitUnit) -> None:
         if work.tx not in self._unanswered:
             try:
-                self._resource.commit(work.tx, _encode(work.events) if work.undoable else b"")
+                self._resource.commit(work.tx, work.undo.encode() if work.undo is not None else b"")
                 return
             except ResourceUnavailable:
                 self._unanswered[work.tx] = None

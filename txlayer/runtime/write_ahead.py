@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, Effect, ForgetMarker, Role, SetTimer
 from txlayer.logs.record_log import RecordLog
-from txlayer.records import PeerMark, Retired
+from txlayer.records import ForgottenKey, PeerMark, Retired
 
-_FORGETTING = (PeerMark, Retired)
+_FORGETTING = (PeerMark, Retired, ForgottenKey)
 
 
 @dataclass(slots=True)

@@ -257,6 +257,8 @@ def _normalise(site: ExploredSite) -> None:
         tx.attempt = min(tx.attempt, 2)
         tx.census.joined = dict(sorted(tx.census.joined.items()))
         tx.census.others = dict(sorted(tx.census.others.items()))
+        if tx.census.present is not None:
+            tx.census.present = dict(sorted(tx.census.present.items()))
         tx.ballot.members = dict(sorted(tx.ballot.members.items()))
         tx.ballot.votes = dict(sorted(tx.ballot.votes.items()))
         tx.unacknowledged = dict(sorted(tx.unacknowledged.items()))

@@ -42,7 +42,7 @@ from txlayer.logs.register import Register
 from txlayer.messages import Numbered, TxId
 from txlayer.resources.memory import MemoryResource
 from txlayer.runtime.settling import forget, leave_keys, settle
-from txlayer.runtime.unit_work import WORK, HandlerFailed, UnitWork, Work, marked_units
+from txlayer.runtime.unit_work import WORK, HandlerFailed, Marked, UnitWork, Work
 from txlayer.runtime.write_ahead import WriteAhead
 from txlayer.simulation.clock import Clock
 from txlayer.simulation.edges import Edges
@@ -155,7 +155,7 @@ class Node:
         records, self.log.records = self.log.records, {}
         self._perform_batches(self.participant.recover(records.values()))
         self._sync_soon()
-        self.take(MarkersFound(marked_units(self.resource)))
+        self.take(MarkersFound(Marked.of(self.resource, self.identity.incarnation).ours))
         self.watch_room()
 
     def _open_log(self) -> RecordLog:

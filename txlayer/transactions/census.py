@@ -24,10 +24,12 @@ class Census:
     tx: TxId
     terms: Terms
     present: dict[str, None] | None = None
-    """The subscribers of the type that are there and may answer; None if nobody knows."""
+    """The subscribers of the type that are there and have not answered by name; None if nobody knows who is there."""
     predicate: Predicate | None = None
     joined: dict[bytes, Join] = field(default_factory=dict)
     others: dict[bytes, None] = field(default_factory=dict)
+    named: int = 0
+    """So many of those who joined gave their names."""
     most: int = 1000
     crowded: bool = False
 
@@ -37,7 +39,7 @@ class Census:
         if member in self.joined:
             return member
         if not admits(self.terms, join) or not self._has_seat(join):
-            self.on_decline(member)
+            self.on_decline(member, join.identity)
             return None
         if join.identity and any(known.identity == join.identity for known in self.joined.values()):
             return None
@@ -45,12 +47,25 @@ class Census:
             self.crowded = True
             return None
         self.joined[member] = msgspec.structs.replace(join, tx=self.tx)
+        if join.identity:
+            self._has_answered(join.identity)
+            self.named += 1
         return member
 
-    def on_decline(self, answer: bytes) -> None:
-        """Someone is there and will not vote. If there are too many to remember, the window closes the census."""
-        if self.present is not None and len(self.others) < min(len(self.present), self.most):
+    def on_decline(self, answer: bytes, identity: str = "") -> None:
+        """Someone is there and will not vote. If there are too many to remember, the window closes the census.
+
+        Who subscribes no more says so by name: counted without one, its answer would stand for that of another site.
+        """
+        if identity:
+            self._has_answered(identity)
+        elif self.present is not None and len(self.others) < min(len(self.present) + self.named, self.most):
             self.others[answer] = None
+
+    def _has_answered(self, site: str) -> None:
+        """By name, so it stands for no other: it may be one of whose presence nobody has heard yet."""
+        if self.present is not None:
+            self.present.pop(site, None)
 
     def complete(self) -> bool:
         """Whether no answer is outstanding that could matter.
@@ -59,8 +74,10 @@ class Census:
         """
         if self._full() or self._all_allowed_answered():
             return True
-        answered = len(self.joined) + len(self.others)
-        return self.present is not None and answered >= len(self.present) and not self.failure()
+        return self.present is not None and self._nameless() >= len(self.present) and not self.failure()
+
+    def _nameless(self) -> int:
+        return len(self.joined) - self.named + len(self.others)
 
     def on_left(self, site: str, gone: bool) -> bytes | None:
         """A site ended its life, and is `gone` or in its next one; its member's hash if it had joined by name.
@@ -69,18 +86,18 @@ class Census:
         stand for that of another site, and the census close too early.
         """
         member = next((known for known, join in self.joined.items() if join.identity == site), None)
-        nameless = self.others or any(not join.identity for join in self.joined.values())
-        if gone and self.present is not None and (member is not None or not nameless):
-            self.present.pop(site, None)
         if member is not None:
             del self.joined[member]
+            self.named -= 1
+            if not gone and self.present is not None:
+                self.present[site] = None
+        elif gone:
+            self.on_unsubscribed(site)
         return member
 
     def on_unsubscribed(self, site: str) -> None:
-        """A site that is there does not answer for this type any more. If it may have answered, it is counted on."""
-        named = any(join.identity == site for join in self.joined.values())
-        nameless = self.others or any(not join.identity for join in self.joined.values())
-        if self.present is not None and not named and not nameless:
+        """A site does not answer for this type any more. If it may have answered without a name, it is counted on."""
+        if self.present is not None and not self._nameless():
             self.present.pop(site, None)
 
     def failure(self) -> str:

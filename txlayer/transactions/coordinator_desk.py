@@ -31,6 +31,7 @@ from txlayer.records import (
     ChainPosition,
     Decided,
     DelegationOpened,
+    ForgottenKey,
     NumbersReserved,
     Reader,
     Retired,
@@ -66,6 +67,7 @@ class CoordinatorDesk:
     forgotten: Forgotten = field(default_factory=Forgotten)
     public: dict[TxId, tuple[m.Numbered, ...]] = field(default_factory=dict)
     room_low: bool = False
+    closing: bool = False
 
     def __post_init__(self) -> None:
         self.chains = {kind: Chain(self.seat, kind) for kind in ChainKind}
@@ -113,6 +115,8 @@ class CoordinatorDesk:
         return [(("c", tx), [*reserve, *coordinator.start(self._low())]), *self._after(coordinator)]
 
     def _refusal(self, create: m.Create) -> str:
+        if self.closing:
+            return f"{self.seat.site} is closing and begins nothing new: choose another coordinator"
         if self.room_low:
             return f"the disk of {self.seat.site} is almost full: what is left is kept for decisions"
         if len(self.transactions) >= self.seat.bounds.open_transactions:
@@ -313,7 +317,7 @@ class CoordinatorDesk:
         if coordinator.phase is not Phase.ENDED or not coordinator.took_effect():
             return []
         committed = coordinator.outcome is not None and coordinator.outcome.status is Status.COMMITTED
-        return [Append("x", self.forgotten.add(coordinator.tx.number, coordinator.key, committed))]
+        return self.forgotten.add(coordinator.tx.number, coordinator.key, committed)
 
     def _after(self, coordinator: TxCoordinator) -> list[Batch]:
         if coordinator.phase is Phase.ENDED:
@@ -351,14 +355,15 @@ class CoordinatorDesk:
                     self.public[record.tx] = record.public
             case ChainEntry() | ChainPosition() | Reader():
                 self.chains[record.kind].recover(record)
-            case Retired():
-                self.forgotten = Forgotten.of(record)
+            case Retired() | ForgottenKey():
+                self.forgotten.recover(record)
             case _:
                 return False
         return True
 
     def resume(self) -> list[Batch]:
         """Go on after the whole log has been read."""
+        self.forgotten.resume()
         self.transactions = {tx: self.transactions[tx] for tx in sorted(self.transactions)}
         batches: list[Batch] = []
         for tx, coordinator in list(self.transactions.items()):

@@ -12,7 +12,7 @@ that it holds to peers that ask; it never says what it thinks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from txlayer import messages as m
@@ -47,6 +47,7 @@ from txlayer.tokens import reveals
 from txlayer.transactions.compensation import Compensation
 from txlayer.transactions.seat import Seat, brief
 from txlayer.transactions.sequence import Sequence
+from txlayer.units import UndoRecord
 
 
 class State(Enum):
@@ -219,10 +220,11 @@ class Executor:
         record = Intent(
             self.tx, self.terms, self.hashes, self.members, self.sequence.last or 0, self.sequence.digest,
             keep, self.delegated, self.choice.identity, self.sequence.events() if keep else (),
-            self.frames.get("begin", b""), self.choice.parts,
+            self.frames.get("begin", b""), self.choice.parts, self.choice.attributes,
         )  # fmt: skip
         at_once = self.choice.compensatable or self.delegated
-        work: Effect = CommitUnit(self.tx, keep, record.events) if at_once else PrepareUnit(self.tx)
+        undo = UndoRecord(self.seat.incarnation, self.me(), record.events) if keep else None
+        work: Effect = CommitUnit(self.tx, undo) if at_once else PrepareUnit(self.tx)
         return [Append(self._key(), record), work]
 
     def on_prepared(self, done: UnitPrepared | UnitCommitted) -> list[Effect]:
@@ -240,8 +242,11 @@ class Executor:
         self.state = State.REFUSED
         self.reason = reason = brief(reason)
         self.recorded = True
-        terms = self.terms if self.hashes.commit else None  # of a transaction that was forgotten only the type is known
-        record = VotedNo(self.tx, self.terms.type, reason, self.delegated, terms, self.choice.parts)
+        known = bool(self.hashes.commit)  # of a transaction that was forgotten only the type is
+        record = VotedNo(
+            self.tx, self.terms.type, reason, self.delegated, self.terms if known else None, self.choice.parts,
+            self.hashes if known else None, self.choice.identity, self.choice.attributes,
+        )  # fmt: skip
         undo = [FinishUnit(self.tx, False)] if self.started else []
         answer = self._delegated() if self.delegated else self._vote()
         return [Append(self._key(), record), *undo, answer, self._doubt_timer()]
@@ -407,9 +412,12 @@ class Executor:
     def recover(cls, seat: Seat, record: Intent | VotedNo | MemberDecided) -> Executor:
         """A member as the log remembers it."""
         terms = record.terms if isinstance(record, Intent) else record.terms or Terms(record.type)
-        hashes = record.hashes if isinstance(record, Intent) else Hashes(b"", b"", b"", b"")
+        hashes = None if isinstance(record, MemberDecided) else record.hashes
+        hashes = hashes or Hashes(b"", b"", b"", b"")
         compensatable = False if isinstance(record, VotedNo) else record.compensatable
         choice = ScopeChosen(record.tx, m.Scope.DISTRIBUTED, compensatable=compensatable, parts=record.parts)
+        if not isinstance(record, MemberDecided):
+            choice = replace(choice, identity=record.identity, attributes=record.attributes)
         self = cls(seat, record.tx, terms, hashes, choice, Sequence(seat.limits.ahead), recorded=True)
         if isinstance(record, VotedNo):
             self.state, self.reason, self.delegated = State.REFUSED, record.reason, record.delegated
@@ -419,9 +427,6 @@ class Executor:
         if isinstance(record, Intent):
             self.state, self.members, self.delegated = State.PREPARING, record.members, record.delegated
             self.sequence.last, self.sequence.digest = record.last, record.digest
-            self.choice = ScopeChosen(
-                record.tx, m.Scope.DISTRIBUTED, record.identity, compensatable, parts=record.parts
-            )
             self.frames = {"begin": record.begin} if record.begin else {}
             return self
         self.state, self.commit = State.APPLYING, record.commit
@@ -440,7 +445,10 @@ class Executor:
             return self._apply()
         if self.compensation is not None and self.compensation.parked:  # a crash may have come before that was heard
             return [Surface("parked", self.tx, "it could not be undone before the site restarted")]
-        return [self._doubt_timer()] if self.state is State.REFUSED else []
+        if self.state is not State.REFUSED:
+            return []
+        answer = self._delegated() if self.delegated else self._vote()  # a crash may have come before it was said
+        return [answer, self._doubt_timer()]
 
     def on_inspected(self, found: UnitInspected) -> list[Effect]:
         """What the resource held when the site came back: prepared work may be committed, anything less may not.

@@ -17,6 +17,7 @@ from txlayer.effects import (
     AwaitLog,
     BeginCall,
     CancelTimer,
+    Closing,
     CommitCall,
     ConfirmCall,
     Effect,
@@ -123,6 +124,9 @@ class Participant:
                 return self._on_settled(event)
             case RoomChanged():
                 self.coordinator.room_low = self.subscriber.room_low = event.low
+                return []
+            case Closing():
+                self.coordinator.closing = True
                 return []
             case MarkersFound():
                 return self.subscriber.on_markers(event)

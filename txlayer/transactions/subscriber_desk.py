@@ -62,8 +62,9 @@ class SubscriberDesk:
     seat: Seat
     members: dict[Peer, dict[TxId, Member]] = field(default_factory=dict)
     asked: dict[TxId, m.Census] = field(default_factory=dict)
-    declined: dict[TxId, None] = field(default_factory=dict)
-    """Where the application does not take part: it is not asked again when the census is repeated."""
+    declined: dict[TxId, bool] = field(default_factory=dict)
+    """Where the application does not take part, and whether that is said by name: it is not asked again when the census
+    is repeated."""
     early: dict[TxId, list[tuple[AnyMessage, bytes]]] = field(default_factory=dict)
     """What arrives of a transaction while the application still chooses its scope; as if the bus were slower."""
     marks: Marks = field(default_factory=Marks)
@@ -88,7 +89,7 @@ class SubscriberDesk:
             return batches
         # What is left on an almost full disk is for transactions that this site has voted on.
         if self.room_low or tx in self.declined:
-            return [*batches, (("m", tx), self._decline(census))]
+            return [*batches, (("m", tx), self._decline(census, self.declined.get(tx, False)))]
         self.asked[tx] = census
         return [*batches, (("m", tx), [AskScopeEffect(tx, census.terms)])]
 
@@ -111,7 +112,7 @@ class SubscriberDesk:
             return []
         batches = self._take_part(census, choice)
         if self._member(choice.tx) is None:
-            self._remember_declined(choice.tx)
+            self._remember_declined(choice.tx, choice.leaving)
         for message, frame in early:
             batches += self.on_message(message, frame)
         return batches
@@ -133,7 +134,8 @@ class SubscriberDesk:
             executor = Executor(self.seat, choice.tx, census.terms, census.hashes, choice, sequence)
             self._add(choice.tx, executor)
             return [(role, executor.join(census)), *self._watch_marks()]
-        return [(role, [*self._decline(census), *self._listen(census, choice, scope)]), *self._watch_marks()]
+        declines = self._decline(census, choice.leaving)
+        return [(role, [*declines, *self._listen(census, choice, scope)]), *self._watch_marks()]
 
     def _listen(self, census: m.Census, choice: ScopeChosen, scope: Scope) -> list[Effect]:
         if scope is Scope.LOCAL:
@@ -149,16 +151,16 @@ class SubscriberDesk:
         self._add(census.tx, listener)
         return [effect for event in census.events for effect in listener.on_event(event)]
 
-    def _remember_declined(self, tx: TxId) -> None:
-        self.declined[tx] = None
+    def _remember_declined(self, tx: TxId, leaving: bool = False) -> None:
+        self.declined[tx] = leaving
         if len(self.declined) > DECLINED:
             del self.declined[next(iter(self.declined))]
 
-    def _decline(self, census: m.Census) -> list[Effect]:
+    def _decline(self, census: m.Census, leaving: bool = False) -> list[Effect]:
         if census.terms.tx_type is TxType.LOCAL:
             return []
         answer = self.seat.keyring.token(census.tx, "answer")[:16]
-        return [Send(census.tx.coordinator, m.Decline(census.tx, answer))]
+        return [Send(census.tx.coordinator, m.Decline(census.tx, answer, self.seat.site if leaving else ""))]
 
     # Messages of a transaction
 

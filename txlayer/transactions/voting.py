@@ -172,7 +172,7 @@ class Voting(Coordinated):
         """A subscriber is there and does not want to be a member."""
         if self.phase is not Phase.CENSUS:
             return []
-        self.census.on_decline(decline.answer)
+        self.census.on_decline(decline.answer, decline.identity)
         return self._close_census() if self.census.complete() else []
 
     def _one_phase(self) -> bool:

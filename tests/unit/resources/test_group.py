@@ -22,7 +22,7 @@ from txlayer.resources.group import ResourceGroup
 from txlayer.resources.memory import MemoryResource
 from txlayer.resources.port import Resource
 from txlayer.runtime.unit_work import UnitWork
-from txlayer.units import undo_of
+from txlayer.units import UndoRecord, undo_of
 
 TX = TxId("c", "log", 1, "abcd")
 EVENTS = tuple(Numbered(number, Item("t", b""), "p") for number in (2, 1))
@@ -161,7 +161,7 @@ def test_compensation_of_several_resources_is_one_unit_done_once_in_reverse_orde
     handlers = Handlers(*pair)
     work = UnitWork(ResourceGroup(pair), handlers)
     write(*pair)
-    assert work.perform(CommitUnit(TX, True, EVENTS)) == UnitCommitted(TX, True)
+    assert work.perform(CommitUnit(TX, UndoRecord("log", b"me", EVENTS))) == UnitCommitted(TX, True)
     pair[0].lost = ["commit after"]
     with pytest.raises(ResourceUnavailable):
         work.perform(Compensate(TX, EVENTS))
@@ -232,7 +232,7 @@ def test_compensation_before_its_action_keeps_the_action_out(pair: tuple[Flaky, 
 def test_undo_record_is_stored_with_the_work(pair: tuple[Flaky, Flaky]) -> None:
     group = ResourceGroup(pair)
     write(*pair)
-    UnitWork(group, Handlers(*pair)).perform(CommitUnit(TX, True, EVENTS))
+    UnitWork(group, Handlers(*pair)).perform(CommitUnit(TX, UndoRecord("log", b"me", EVENTS)))
     assert group.undo_record(TX)
 
 

@@ -1,5 +1,7 @@
 """What the world outside, an operator, a finisher or a stranger sees of transactions."""
 
+from dataclasses import replace
+
 import pytest
 
 from txlayer import messages as m
@@ -8,6 +10,7 @@ from txlayer.effects import (
     Append,
     AskCall,
     BeginCall,
+    Closing,
     CommitCall,
     ConfirmCall,
     Drop,
@@ -156,6 +159,17 @@ def test_members_of_a_census_are_bounded_and_the_refusal_names_the_limit() -> No
     bench.fire("p", "window")
     assert status(bench) is Status.REFUSED
     assert "bounds.members" in bench.sites["p"].outcomes["k"][-1].reason
+
+
+def test_a_coordinator_that_closes_finishes_what_was_begun_and_begins_nothing_new() -> None:
+    bench = Bench(Site("p"), Site("h"), Site("a", member()))
+    bench.give("p", BeginCall("k", Terms("orders"), "h"))
+    bench.give("h", Closing())
+    bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.COMMITTED
+    bench.give("p", BeginCall("new", Terms("orders"), "h"))
+    assert status(bench, "new") is Status.REFUSED
+    assert "h is closing" in bench.sites["p"].outcomes["new"][-1].reason
 
 
 def test_site_without_room_finishes_what_was_begun_and_takes_on_nothing_new() -> None:
@@ -395,6 +409,25 @@ def test_who_joined_before_it_unsubscribed_stays() -> None:
     census.on_unsubscribed("a")
     assert len(census.joined) == 1
     assert not census.complete(), "b has not answered"
+
+
+def test_who_leaves_says_so_by_name_and_stands_for_nobody_else() -> None:
+    census = Census(TX, Terms("t"), present=dict.fromkeys("bc"))
+    census.on_join(Join(TX, Keyring(b"b").pseudonym(TX), Keyring(b"b").hashes(TX), "b"))
+    census.on_decline(b"a leaves", "a")
+    assert not census.complete(), "c has not answered"
+
+
+def test_a_census_does_not_wait_for_who_leaves_though_others_answered_without_a_name() -> None:
+    bench = Bench(Site("p"), Site("a", member(scope=Scope.NONE, leaving=True)), Site("b", member()), Site("c"))
+    bench.lose = lambda target, message: isinstance(message, m.Decline) and bool(message.identity)
+    bench.give("p", BeginCall("k", Terms("orders"), "p"))
+    bench.give("p", replace(bench.sites["a"].presence(), types=()))
+    assert not bench.sites["p"].opened, "whether it has answered without a name is not known"
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry", "c")
+    assert bench.sites["p"].opened["k"]
+    assert bench.sites["a"].asked == 1
 
 
 def test_a_late_registration_does_not_bring_back_a_reader_that_gave_it_back() -> None:

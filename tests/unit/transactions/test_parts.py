@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txlayer.conditions import all_of, only
+from txlayer.effects import Append
 from txlayer.errors import UsageError
-from txlayer.messages import Access, Conditions, Create, Item, Join, Numbered, Standing, Submit, Terms, TxId
+from txlayer.messages import NAMELESS, Access, Conditions, Create, Item, Join, Numbered, Standing, Submit, Terms, TxId
+from txlayer.records import Retired
 from txlayer.tokens import Keyring, digest_of, member_hash
 from txlayer.transactions.ballot import Ballot
 from txlayer.transactions.census import Census
@@ -110,6 +112,19 @@ def test_census_waits_for_everyone_present_whoever_else_leaves() -> None:
     assert census.on_left("b", gone=True) is not None
     assert not census.complete(), "the answer of b is gone with it"
     census.on_join(join("c"))
+    assert census.complete()
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+def test_who_answers_by_name_stands_for_nobody_else(admitted: bool) -> None:
+    """One that has just come, or leaves while its application chooses: nobody expects its answer."""
+    census = waiting_for("a", "b")
+    if not admitted:
+        census.terms = Terms("t", require=Conditions(only=("a", "b")))
+    census.on_join(join("a"))
+    assert (census.on_join(join("of whom nobody has heard")) is not None) == admitted
+    assert not census.complete(), "b has not answered"
+    census.on_decline(b"of b")
     assert census.complete()
 
 
@@ -320,16 +335,24 @@ def test_pauses_grow_up_to_the_longest() -> None:
     assert pauses[-1] == 3.0
 
 
+def retired(forgotten: Forgotten, number: int) -> Retired:
+    (effect,) = forgotten.add(number, NAMELESS)
+    assert isinstance(effect, Append)
+    assert isinstance(effect.record, Retired)
+    return effect.record
+
+
 def test_forgotten_commits_are_told_from_aborts_for_as_long_as_there_is_room() -> None:
     forgotten = Forgotten()
     for number in range(1, 2 * KEPT, 2):
-        record = forgotten.add(number, "")
+        record = retired(forgotten, number)
     assert 1 in forgotten
     assert 2 not in forgotten
-    forgotten = Forgotten.of(record)
-    record = forgotten.add(2 * KEPT + 1, "")
+    forgotten = Forgotten()
+    forgotten.recover(record)
+    record = retired(forgotten, 2 * KEPT + 1)
     assert len(record.commits) == KEPT
     assert 2 not in forgotten, "the oldest range ended before it"
-    forgotten.add(2 * KEPT + 3, "")
+    forgotten.add(2 * KEPT + 3, NAMELESS)
     assert 2 in forgotten, "it may have committed: nobody knows any more"
     assert 4 not in forgotten

@@ -221,8 +221,32 @@ def test_confirmed_commit_is_never_called_aborted_by_its_key() -> None:
     assert asked(bench, "k") is Status.FINISHED
     assert asked(bench, "never heard of") is Status.ABORTED
     bench.restart("c")
-    assert asked(bench, "k") is Status.UNKNOWN
-    assert asked(bench, "never heard of") is Status.UNKNOWN, "it might be one of those that are forgotten"
+    assert asked(bench, "k") is Status.FINISHED
+    assert asked(bench, "never heard of") is Status.ABORTED
+
+
+def test_what_is_said_of_keys_is_the_same_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.transactions.forgotten.KEYS", 2)
+    bench = confirmed_commits("first", "second", "third")
+    for _ in range(2):
+        assert [asked(bench, key) for key in ("second", "third")] == [Status.FINISHED] * 2
+        assert asked(bench, "first") is Status.UNKNOWN
+        assert asked(bench, "never heard of") is Status.UNKNOWN, "it might be one of those that are forgotten"
+        bench.restart("c")
+    bench.give("p", BeginCall("fourth", SHOT, "c", (Item("orders", b"fourth"),)))
+    bench.give("p", ConfirmCall("fourth"))
+    assert asked(bench, "second") is Status.UNKNOWN, "the oldest is given up first"
+    assert len([key for key in bench.sites["c"].records if key.startswith("f/")]) == 2
+
+
+def test_a_key_that_aborted_leaves_the_answer_to_others_certain_after_a_restart() -> None:
+    bench = Bench(Site("p"), Site("q"), Site("c"), Site("a", member()))
+    bench.sites["a"].handlers.failing = ["k"]
+    bench.give("p", BeginCall("k", Terms("orders", one_shot=True), "c", (Item("orders", b"k"),)))
+    assert told(bench, "p", "k") == [Status.ABORTED]
+    bench.give("p", ConfirmCall("k"))
+    bench.restart("c")
+    assert asked(bench, "never heard of") is Status.ABORTED
 
 
 def test_commits_that_nobody_can_ask_for_by_key_leave_the_answer_to_others_certain() -> None:

@@ -637,6 +637,32 @@ def test_a_publisher_that_comes_after_the_end_is_not_told_that_a_commit_aborted(
     assert status(bench, "late", "q") is Status.FINISHED
 
 
+@pytest.mark.parametrize("identity", [True, False])
+@pytest.mark.parametrize("one_shot", [True, False])
+def test_a_no_that_was_logged_and_not_heard_is_said_after_the_restart_at_once(one_shot: bool, identity: bool) -> None:
+    """In one shot it says with it who it is, or the coordinator could not count it."""
+    options = {"identity": identity, "attributes": (("room", "B2"),)}
+    bench = Bench(Site("p"), Site("a", member(**options)), Site("b", member()))
+    bench.sites["a"].handlers.failing = ["one"]
+    bench.lose = lambda target, message: isinstance(message, m.Vote)
+    if one_shot:
+        begin(bench, Terms("orders", one_shot=True), items=(Item("orders", b"one"),))
+    else:
+        begin(bench)
+        publish(bench, "p", "k", "one")
+    joins = [message.join for _, message in bench.sent if isinstance(message, m.Vote)]
+    bench.lose = lambda target, message: False
+    bench.sent.clear()
+    bench.restart("a")
+    said = [message for _, message in bench.sent if isinstance(message, m.Vote)]
+    assert said[0].join == joins[0]
+    assert (said[0].join is not None) == one_shot
+    if not one_shot:
+        bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.ABORTED
+    assert bench.sites["p"].outcomes["k"][-1].reason == "told to fail"
+
+
 def test_votes_of_outsiders_are_ignored_and_counted() -> None:
     bench = Bench(Site("p"), Site("a", member()))
     tx = begin(bench)
