@@ -237,6 +237,21 @@ def test_a_later_life_takes_a_durable_name_over(world: BusWorld, name: str) -> N
     inbox.wait(1)
 
 
+def test_an_older_life_that_ends_late_leaves_the_name_to_the_later_one_on_the_same_bus(
+    world: BusWorld, name: str
+) -> None:
+    bus, inbox = world.connect(), Inbox()
+    topic, more = bus.topic(name), bus.topic(name, "more")
+    older = bus.subscribe(topic, Inbox(), durable=name, identity=Identity("log", 1))
+    later = bus.subscribe(topic, inbox, durable=name, identity=Identity("log", 2))
+    eventually(lambda: older.closed, "the older life has ended")
+    older.close()
+    later.add(more)
+    bus.publish(more, b"x").wait(DEADLINE)
+    inbox.wait(1)
+    assert inbox.payloads == [b"x"]
+
+
 def test_a_durable_name_that_is_lost_while_the_subscription_is_opened_ends_it(
     world: BusWorld, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

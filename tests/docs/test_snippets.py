@@ -57,6 +57,7 @@ def test_snippets_run(
     for url, fixture in _BROKERS.items():
         if url in program:
             program = program.replace(url, request.getfixturevalue(fixture).url)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # now: the servers above outlive this test
     exec(compile(program, str(page), "exec"), {"__name__": "__main__"})
 
 

@@ -23,6 +23,7 @@ from txlayer.logs.sqlite import SqliteDisk
 from txlayer.ordering.host_state import HostConfig
 from txlayer.ordering.messages import Event
 from txlayer.ordering.timestamp import Stamp, rank_at
+from txlayer.ports import Watch
 from txlayer.sequencing import claims, embedded, stamps
 from txlayer.sequencing.bus_exchange import BusExchange
 from txlayer.sequencing.sequencer import Sequencer
@@ -634,3 +635,38 @@ def test_the_command_says_what_is_wrong(mqtt_broker: Server, tmp_path: Path) -> 
 def _cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "txlayer.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE, check=False)
+
+
+def test_whoever_is_refused_a_durable_name_leaves_its_holder_with_ears_and_cursor(
+    edges: Edges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edges.host()
+    bus, inbox = edges.ordered(), Inbox()
+    holder = bus.subscribe("a", inbox, durable="mine")
+    cursor = edges.connect().watch("ordered/mine")
+    below = bus._bus  # type: ignore[attr-defined]
+    opens, seen = below.subscribe, []
+
+    def open_late(*args: Any, **options: Any) -> Any:
+        before = cursor.snapshot()
+        bus.publish("a", b"1").wait(DEADLINE)
+        eventually(lambda: cursor.snapshot() != before and _settled(cursor), "the holder's cursor has moved")
+        seen.append(cursor.snapshot())
+        return opens(*args, **options)
+
+    monkeypatch.setattr(below, "subscribe", open_late)
+    with pytest.raises(errors.NameTaken):
+        bus.subscribe("a", Inbox(), durable="mine")
+    monkeypatch.undo()
+    assert [cursor.snapshot()] == seen
+    holder.add("b")
+    bus.publish("b", b"2").wait(DEADLINE)
+    inbox.wait(2)
+    assert inbox.payloads == [b"1", b"2"]
+
+
+def _settled(cursor: Watch) -> bool:
+    """Whether the cursor stands still: it is saved every twentieth of a second while something moves."""
+    before = cursor.snapshot()
+    threading.Event().wait(0.3)
+    return cursor.snapshot() == before

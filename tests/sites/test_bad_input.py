@@ -529,7 +529,7 @@ def test_handlers_that_wait_for_a_thread_are_refused_when_all_hang(
         reasons.append(str(caught.value))
     assert sum("did not return" in reason for reason in reasons) == 1
     assert sum("all 1 threads for handlers hang" in reason for reason in reasons) == 2
-    assert member._engine.ask(member._engine.workshop.idle)
+    eventually(lambda: member._engine.ask(member._engine.workshop.idle), "nothing is left to do")
 
 
 def test_votes_that_are_missing_abort_though_no_thread_is_left_to_ask_for_patience(

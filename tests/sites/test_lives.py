@@ -362,7 +362,7 @@ def test_close_lets_running_transactions_finish(sites: Sites, notes: Notes) -> N
     thread = threading.Thread(target=lambda: result.append(publisher.send(type, ["x"], census_within=20.0)))
     thread.start()
     assert going.wait(DEADLINE)
-    closing = threading.Thread(target=publisher.close)
+    closing = threading.Thread(target=publisher.close, args=[DEADLINE])
     closing.start()
     eventually(lambda: publisher._engine.draining)
     with pytest.raises(Closed):

@@ -407,9 +407,9 @@ def test_publisher_awaits_on_an_async_connection_of_its_own(
 
             async def give(amount: int) -> None:
                 async with publisher.transaction(type, census_within=DEADLINE, vote_within=DEADLINE) as tx:
-                    await tx.publish({"amount": amount})
                     conn = await tx.work(ledger)
                     await conn.execute(own.add, (-amount, 1))
+                    await tx.publish({"amount": amount})  # last: the other may refuse it at once
 
             async with publisher:
                 while publisher.subscribed(type) != sorted([member.name, publisher.name]):

@@ -21,7 +21,7 @@ from txlayer.adapters.base import EVENT_OVERHEAD, BusBase, SubscriptionBase, as_
 from txlayer.adapters.event_checks import check_event, check_text
 from txlayer.adapters.lane import Lane, LaneOptions
 from txlayer.adapters.latest_values import LatestValueWatch
-from txlayer.adapters.memory_broker import MemoryBroker, Record, broker
+from txlayer.adapters.memory_broker import Deliver, MemoryBroker, Record, broker
 from txlayer.adapters.streams import Stream
 from txlayer.adapters.topics import check_name, check_pattern, escape, matches
 from txlayer.connect import BusUrl, read_options
@@ -211,6 +211,7 @@ class MemorySubscription(SubscriptionBase):
         self._durable = holder is not None
         self._epoch = holder.epoch if holder else 0
         self._window = AckWindow(lambda released: None)
+        self._deliver: Deliver | None = None
         self.attach()
 
     @property
@@ -229,6 +230,7 @@ class MemorySubscription(SubscriptionBase):
             window.receive(delivery, token)
             self._lane.put([delivery])
 
+        self._deliver = deliver
         self._broker.open_session(self._session, self._owner, self._topics, deliver, self._epoch)
 
     def add(self, *topics: str) -> None:
@@ -255,7 +257,7 @@ class MemorySubscription(SubscriptionBase):
 
     def _stop(self, forget: bool) -> None:
         self._window.close()
-        self._broker.close_session(self._session, self._owner, forget=forget or not self._durable)
+        self._broker.close_session(self._session, self._owner, self._deliver, forget=forget or not self._durable)
 
     def _release(self, released: Sequence[Delivery]) -> None:
         self._broker.acknowledge(self._session, [delivery.token for delivery in released])

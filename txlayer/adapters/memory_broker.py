@@ -206,11 +206,11 @@ class MemoryBroker:
             if name in self._sessions:
                 self._sessions[name].filters = set(filters)
 
-    def close_session(self, name: str, owner: str, *, forget: bool) -> None:
-        """Detach from a session, unless a later holder of its name has attached to it meanwhile."""
+    def close_session(self, name: str, owner: str, deliver: Deliver | None, *, forget: bool) -> None:
+        """Detach from a session, unless a later holder of its name, perhaps of the same bus, has attached meanwhile."""
         with self._lock:
             session = self._sessions.get(name)
-            if session is None or session.owner != owner:
+            if session is None or session.owner != owner or session.deliver not in (None, deliver):
                 return
             if forget:
                 del self._sessions[name]

@@ -49,8 +49,8 @@ class BusExchange:
             elif topic not in self._subscription.topics:
                 self._subscription.add(topic)
 
-    def silence(self, name: str) -> None:
-        self._listeners.by_name.pop(name, None)
+    def silence(self, name: str, receive: Receive) -> None:
+        self._listeners.remove(name, receive)
 
     def send(self, letters: Sequence[Letter]) -> None:
         by_topic: dict[str, list[Letter]] = {}

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 
 from txlayer.errors import NameTaken
 from txlayer.logs.memory import MemoryDisk
 from txlayer.ordering.host_state import HostConfig
-from txlayer.ordering.messages import Locate
+from txlayer.ordering.messages import AnyMessage, Locate
 from txlayer.ports import Bus
 from txlayer.sequencing import claims
 from txlayer.sequencing.claims import Claim
@@ -47,12 +48,16 @@ def start(bus: Bus, exchange: Exchange, chain: str, log: str | None) -> Sequence
 def _answers(exchange: Exchange, held: Claim) -> bool:
     answered = threading.Event()
     name = f"{os.urandom(8).hex()}/q"
-    exchange.listen(name, lambda messages: answered.set())
+
+    def receive(messages: Sequence[AnyMessage]) -> None:
+        answered.set()
+
+    exchange.listen(name, receive)
     deadline = time.monotonic() + _ANSWER
     try:
         while not answered.is_set() and time.monotonic() < deadline:
             exchange.send([(held.name, Locate(name, ()))])
             answered.wait(_REPEAT)
     finally:
-        exchange.silence(name)
+        exchange.silence(name, receive)
     return answered.is_set()

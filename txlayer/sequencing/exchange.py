@@ -50,8 +50,8 @@ class Exchange(Protocol):
     def listen(self, name: str, receive: Receive) -> None:
         """Take letters to this name from now on; in force when it returns."""
 
-    def silence(self, name: str) -> None:
-        """Take no more letters to this name."""
+    def silence(self, name: str, receive: Receive) -> None:
+        """Hand it no more letters to this name; whoever has taken the name over goes on."""
 
     def send(self, letters: Sequence[Letter]) -> None:
         """Never blocks; what does not fit is dropped, and asked for again by the roles."""
@@ -65,6 +65,11 @@ class Listeners:
 
     by_name: dict[str, Receive] = field(default_factory=dict)
     unreadable: int = 0
+
+    def remove(self, name: str, receive: Receive) -> None:
+        """Unless another one listens under this name by now."""
+        if self.by_name.get(name) == receive:
+            del self.by_name[name]
 
     def take(self, packet: bytes) -> None:
         """Hand the letters of a packet to those who listen. A packet that cannot be read is counted and dropped."""

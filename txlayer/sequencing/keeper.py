@@ -69,6 +69,7 @@ class Keeper:
         self._prefix = f"{KIND}/{durable}"
         self._loop = loop
         self._role: Subscriber | None = None
+        self._found: _Kept | None = None
         self._logs: dict[int, str] = {}
         self._out = HandedOut()
         self._unacknowledged: dict[_Key, list[Delivery]] = {}
@@ -81,20 +82,27 @@ class Keeper:
         self._moved = self._saved_at = 0.0
         self._pause = _PAUSE
 
-    def resume(self, role: Subscriber) -> list[fx.Effect]:
-        """Go on where the last holder of the name stopped."""
-        self._role = role
+    def read(self) -> frozenset[str]:
+        """Get the cursor of the last holder, who may move it until the name is ours; the topics that it has."""
+        self._found = None
         watch = self._bus.watch(self._prefix)
         try:
             value = watch.snapshot().get(self._key)
         finally:
             watch.close()
         if value is None:
-            return []
+            return frozenset()
         try:
-            kept = msgspec.msgpack.decode(value, type=_Kept)
+            self._found = msgspec.msgpack.decode(value, type=_Kept)
         except msgspec.MsgspecError as exc:
             _logger.warning("%s holds no cursor, the subscription begins anew: %s", self._key, exc)
+            return frozenset()
+        return frozenset(topic for topic, _, _ in self._found.cursor.topics)
+
+    def resume(self, role: Subscriber) -> list[fx.Effect]:
+        """Go on where the last holder of the name stopped, as it was read."""
+        self._role, kept = role, self._found
+        if kept is None:
             return []
         now = time.monotonic()
         self._logs = dict(kept.cursor.logs)

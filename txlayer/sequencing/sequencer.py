@@ -130,7 +130,7 @@ class Sequencer:
         if held.incarnation == self._log.header.incarnation or (self._passing and held.passing):
             return
         self._watch.close()
-        self._exchange.silence(self.name)
+        self._exchange.silence(self.name, self._queue.put)
         self._disk.close()
         raise LogForeign(
             f"rank {self.rank} is held by host {held.name} with log {held.incarnation}, this one is "
@@ -153,7 +153,7 @@ class Sequencer:
             if self._passing and self._host.fenced is None:
                 self._give_up_rank()
             self._watch.close()
-            self._exchange.silence(self.name)
+            self._exchange.silence(self.name, self._queue.put)
             self._disk.close()
             self.ended.set()
 

@@ -54,7 +54,9 @@ class OrderedSubscription:
         self._changes = 0
         self._room = threading.Event()
         self._held: deque[fx.Effect] = deque()
-        self._saving = False
+        self._begun = False
+        self._waits = True
+        """Effects wait: for the beginning, or until the cursor is saved."""
         self._below: Subscription | None = None
         self._topics: frozenset[str] = frozenset()
         self._stop_ticking: Callable[[], object] = lambda: None
@@ -88,22 +90,37 @@ class OrderedSubscription:
         return self._lane.stats
 
     def start(self, topics: Sequence[str], below: SubscribeBelow, claims: Sequence[fx.Claimed]) -> None:
-        """Subscribe at the bus, then with the hosts; returns when it is in force."""
+        """Subscribe at the bus, then with the hosts; returns when it is in force.
+
+        Until the bus has given it the durable name, which another one may hold, nothing is said or heard under it.
+        """
         for topic in topics:
             check_topic(topic)
-        self._exchange.listen(self.name, self.take)
         self.take(claims)
-        if self._keeper is not None:
-            with self._lock:
-                self._perform(self._keeper.resume(self._role))
-        self._topics = frozenset(self._role.wanted) | frozenset(topics)
+        self._topics = frozenset(topics) | (self._keeper.read() if self._keeper is not None else frozenset())
         self._below = below(sorted(self._topics), self._arrived)
-        self._stop_ticking = self._loop.every_tick(self._tick)
-        former = self._topics.difference(topics)
+        self._exchange.listen(self.name, self.take)
+        former = self._begin().difference(topics)
         self._topics = frozenset(topics)
+        self._stop_ticking = self._loop.every_tick(self._tick)
         self._change(self._topics)
         if former:
             self._below.remove(*former)
+
+    def _begin(self) -> frozenset[str]:
+        """The name is ours: go on where its last holder has left the cursor in the end. All topics of the bus below."""
+        if self._keeper is not None:
+            assert self._below is not None
+            missing = self._keeper.read() - self._topics
+            if missing:
+                self._below.add(*missing)
+                self._topics |= missing
+            with self._lock:
+                self._perform(self._keeper.resume(self._role))
+        self._begun = True
+        self._room.set()
+        self._go_on()
+        return self._topics
 
     def add(self, *topics: str) -> None:
         for topic in topics:
@@ -148,10 +165,12 @@ class OrderedSubscription:
     # From the bus below to the lane
 
     def _arrived(self, delivery: Delivery) -> None:
-        while self._lane.full and not self.closed:
+        while (self._lane.full or not self._begun) and not self.closed:
             self._room.clear()
-            if self._lane.full:
+            if self._lane.full or not self._begun:
                 self._room.wait(0.1)
+        if not self._begun:
+            return  # what has no acknowledgement comes again
         try:
             event = arrivals.read(delivery)
         except DecodeError as exc:
@@ -200,7 +219,7 @@ class OrderedSubscription:
         letters: list[Letter] = []
         todo = deque(effects)
         while todo:
-            if self._saving:
+            if self._waits:
                 self._held.extend(todo)
                 break
             effect = todo.popleft()
@@ -231,12 +250,12 @@ class OrderedSubscription:
 
     def _checkpoint(self) -> None:
         if self._keeper is not None:
-            self._saving = True
-            self._keeper.save_now(self._saved)
+            self._waits = True
+            self._keeper.save_now(self._go_on)
 
-    def _saved(self) -> None:
+    def _go_on(self) -> None:
         with self._lock:
-            self._saving = False
+            self._waits = False
             held, self._held = self._held, deque()
             self._perform(held)
 
@@ -291,9 +310,9 @@ class OrderedSubscription:
                 self._take_leave()
             self.closed = True
         self._stop_ticking()
-        if self._keeper is not None and not isinstance(self.error, NameTaken):  # the cursor is the later holder's then
-            self._keeper.end(forget, timeout)
-        self._exchange.silence(self.name)
+        if self._keeper is not None and self._begun and not isinstance(self.error, NameTaken):
+            self._keeper.end(forget, timeout)  # otherwise the cursor is another holder's
+        self._exchange.silence(self.name, self.take)
         if self._below is not None:
             if forget:
                 self._below.unsubscribe()

@@ -95,8 +95,8 @@ class TcpExchange:
         self._listeners.by_name[name] = receive
         self._net.post(self._tell_names)
 
-    def silence(self, name: str) -> None:
-        self._listeners.by_name.pop(name, None)
+    def silence(self, name: str, receive: Receive) -> None:
+        self._listeners.remove(name, receive)
 
     def send(self, letters: Sequence[Letter]) -> None:
         self._net.post(self._write, letters)

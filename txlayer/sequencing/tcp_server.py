@@ -53,10 +53,10 @@ class HostExchange:
         self._peers.listen(name, receive)
         self._bus.listen(name, receive)
 
-    def silence(self, name: str) -> None:
-        self._listeners.by_name.pop(name, None)
-        self._peers.silence(name)
-        self._bus.silence(name)
+    def silence(self, name: str, receive: Receive) -> None:
+        self._listeners.remove(name, receive)
+        self._peers.silence(name, receive)
+        self._bus.silence(name, receive)
 
     def send(self, letters: Sequence[Letter]) -> None:
         near: list[Letter] = []

@@ -72,10 +72,11 @@ def free_port() -> int:
     """A loopback port that nobody listens on, below the range from which the system takes ports for clients.
 
     A client's connection could otherwise take the port of a broker that is down for a moment, and a client that tries
-    to reconnect to such a port can even end up connected to itself.
+    to reconnect to such a port can even end up connected to itself. Processes with numbers near each other, such as
+    those of one parallel test run, draw from different ports: none takes that of a server which another restarts.
     """
     for _ in range(100):
-        port = random.randint(12_000, 31_999)
+        port = random.randrange(12_000 + os.getpid() % 16, 32_000, 16)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,14 @@ def test_a_server_dies_with_its_watchdog(start: Start) -> None:
 
 def test_a_drawn_port_is_below_those_of_clients() -> None:
     assert all(1024 < free_port() < 32_768 for _ in range(20))
+
+
+def test_processes_that_run_beside_each_other_never_draw_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[set[int]] = []
+    for pid in (4711, 4712):
+        monkeypatch.setattr(os, "getpid", partial(int, pid))
+        drawn.append({free_port() for _ in range(500)})
+    assert drawn[0].isdisjoint(drawn[1])
 
 
 def test_run_gives_output_and_errors_together() -> None:
