@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from tests.integration.postgres_rig import bench, new_tx
@@ -123,6 +124,25 @@ def test_sqlalchemy_connection_cannot_be_committed_by_the_handler(postgres_serve
             conn.commit()
         assert rig.rows() == []
         rig.resource.roll_back(tx)
+    engine.dispose()
+
+
+def test_sqlalchemy_does_not_go_on_outside_of_the_unit_when_the_connection_is_lost(postgres_server: Server) -> None:
+    """It would connect anew, and commit every statement at once."""
+    engine = create_engine(engine_url(postgres_server.url))
+    with bench(postgres_server.url, engine) as rig:
+        tx, insert = new_tx(), text(f"INSERT INTO {rig.table} VALUES (1, 'x')")
+        conn = rig.resource.work(tx)
+        pid = conn.scalar(text("SELECT pg_backend_pid()"))
+        rig.db.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+        with pytest.raises(OperationalError):
+            conn.execute(insert)
+        conn.rollback()
+        with pytest.raises(ResourceError, match="broke inside the unit"):
+            conn.execute(insert)
+        with pytest.raises(ResourceError):
+            rig.resource.prepare(tx)
+        assert rig.rows() == []
     engine.dispose()
 
 

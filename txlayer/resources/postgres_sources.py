@@ -60,6 +60,11 @@ class Lease:
             doubled.shutdown(socket.SHUT_RDWR)
 
 
+def leased(driver: Any) -> bool:
+    """Whether a connection is out for a unit."""
+    return _ENDING[0] in vars(driver)
+
+
 def _refuse(*_: object, **__: object) -> Any:
     raise UsageError("the transaction layer ends this transaction; return, or raise to abort it")
 
