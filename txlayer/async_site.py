@@ -123,7 +123,7 @@ class AsyncTransaction(Face):
                 raise taken from error
 
     async def _leave(self, core: Transacting, error: BaseException | None) -> None:
-        core.ended = True
+        core.end()
         if error is None:
             try:
                 await asyncio.wait_for(asyncio.wrap_future(core.accepted()), self._within)

@@ -79,7 +79,7 @@ class Transaction(Face):
 
     def _leave(self, core: Transacting, error: BaseException | None) -> None:
         """A publisher that joined hands in its events; who may commit or abort does so by name."""
-        core.ended = True
+        core.end()
         if error is None:
             try:
                 core.accepted().result(self._within)

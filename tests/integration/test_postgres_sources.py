@@ -6,6 +6,7 @@ import asyncio
 from urllib.parse import urlsplit
 
 import pytest
+from psycopg import Error
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
@@ -144,6 +145,29 @@ def test_sqlalchemy_does_not_go_on_outside_of_the_unit_when_the_connection_is_lo
             rig.resource.prepare(tx)
         assert rig.rows() == []
     engine.dispose()
+
+
+def test_async_connection_is_taken_away_from_who_awaits_on_it(postgres_server: Server) -> None:
+    async def run() -> None:
+        async with AsyncConnectionPool(postgres_server.url, min_size=1, max_size=1, open=False) as pool:
+            rig = await asyncio.to_thread(lambda: bench(postgres_server.url))
+            with rig as made:
+                resource = PostgresResource(pool)
+                await asyncio.to_thread(resource.open, made.site, "log-1")
+                for _ in range(5):
+                    tx = new_tx()
+                    conn = await asyncio.to_thread(resource.work, tx)
+                    resource.lend(tx)
+                    waiting = asyncio.ensure_future(conn.execute("SELECT pg_sleep(60)"))
+                    await asyncio.gather(asyncio.sleep(0), asyncio.to_thread(resource.roll_back, tx))
+                    with pytest.raises(Error):
+                        await waiting
+                    with pytest.raises(Error):
+                        await conn.execute(made.sql, (1,))
+                assert made.rows() == []
+                await asyncio.to_thread(resource.close)
+
+    asyncio.run(run())
 
 
 def test_anything_else_is_refused_with_what_is_possible() -> None:
