@@ -238,10 +238,15 @@ class Transacting:
         for resource, _ in self.lent:
             resource.returned(self.id)
 
-    def taken_away(self) -> TransactionAborted | None:
-        """The error for a publisher whose work in the transaction a member's no has rolled back meanwhile."""
+    def taken_away(self, by_others: bool = False) -> TransactionAborted | None:
+        """The error for a publisher whose work in the transaction a member's no has rolled back meanwhile.
+
+        The publisher may learn of it by its work before it is told. Who aborts then is told who was first.
+        """
         ended = self.call.outcome or self.call.aborting
         if not self.worked or ended is None or ended.status is not Status.ABORTED:
+            return None
+        if by_others and ended.by == self.engine.settings.name:
             return None
         return aborted(ended)
 

@@ -74,6 +74,7 @@ class Transaction(Face):
         else:
             taken = core.taken_away()
             self.abort(f"{type(error).__name__}: {error}")
+            taken = taken or core.taken_away(by_others=True)
             if taken is not None and isinstance(error, Exception):
                 raise taken from error
 
