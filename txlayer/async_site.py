@@ -119,11 +119,12 @@ class AsyncTransaction(Face):
         else:
             taken = core.taken_away()
             await self.abort(f"{type(error).__name__}: {error}")
+            taken = taken or core.taken_away(by_others=True)
             if taken is not None and isinstance(error, Exception):
                 raise taken from error
 
     async def _leave(self, core: Transacting, error: BaseException | None) -> None:
-        core.ended = True
+        core.end()
         if error is None:
             try:
                 await asyncio.wait_for(asyncio.wrap_future(core.accepted()), self._within)

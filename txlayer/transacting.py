@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from txlayer.effects import AbortCall, BeginCall, CommitCall, ConfirmCall, JoinCall, LeaveCall, Predicate, PublishCall
@@ -29,6 +30,8 @@ from txlayer.messages import NAMELESS, Item, Outcome, Status, Terms, TxId
 from txlayer.resources.port import Resource
 from txlayer.runtime.calls import Answer, Call, fulfil
 from txlayer.runtime.engine import Engine
+from txlayer.runtime.membership import Membership
+from txlayer.runtime.workshop import Lend
 from txlayer.transactions.event_coordinator import size_of, size_of_terms
 
 KEY, CALL = "k:", NAMELESS
@@ -68,6 +71,8 @@ class Transacting:
     submitted: int = 0
     bytes: int = 0
     items: list[Item] = field(default_factory=list)
+    lent: list[tuple[Resource, Any]] = field(default_factory=list)
+    """The resources that its publisher works on, and what it has of them."""
 
     @classmethod
     def begin(cls, engine: Engine, plan: Plan, items: Sequence[Item] = ()) -> tuple[Transacting, Future[Answer]]:
@@ -97,6 +102,12 @@ class Transacting:
         engine.post(JoinCall(call.name, tx))
         return cls(engine, call, None, event_type, joined=True), answer
 
+    @property
+    def id(self) -> TxId:
+        """Of a transaction that is open."""
+        assert self.call.tx is not None, "an open transaction has an id"
+        return self.call.tx
+
     def publish(self, value: Any, type: str | None, attributes: Mapping[str, Any] | None) -> None:
         """Submit an event."""
         self.check_open("publish")
@@ -110,7 +121,7 @@ class Transacting:
     def commit(self, within: float) -> Future[Answer]:
         """Ask for the commit."""
         self.check_open("commit")
-        self.ended = True
+        self.end()
         answer = self.engine.calls.wait(self.call)
         self.engine.post(CommitCall(self.call.name, within))
         return answer
@@ -118,7 +129,7 @@ class Transacting:
     def abort(self, reason: str) -> Future[Answer]:
         """Give it up."""
         self.check_open("abort")
-        self.ended = True
+        self.end()
         answer = self.engine.calls.wait(self.call)
         self.engine.post(AbortCall(self.call.name, reason))
         return answer
@@ -185,25 +196,57 @@ class Transacting:
 
     def work(self, resource: Resource) -> Any:
         """What a resource of this site offers to work with inside the transaction. Its member rolls it back."""
-        tx, engine = self.call.tx, self.engine
-        assert tx is not None, "an open transaction has an id"
-        if resource.has_work(tx):
-            return resource.work(tx)
         self.worked = True
-        member = engine.ask(lambda: engine.takes_work(tx, resource))
-        if member is None:
-            raise self.taken_away() or UsageError(
-                f"{tx} does not work on this resource: site.enlist({self.type!r}, resources=[...])"
+        held = next((unit for known, unit in self.lent if known is resource), None)
+        unit = held if held is not None else self._borrow(resource)
+        gone = self.taken_away()
+        if gone is not None:
+            raise gone
+        if unit is None:
+            raise UsageError(
+                f"{self.id} does not work on this resource, or no longer: site.enlist({self.type!r}, resources=[...])"
             )
-        unit = member[resource]
-        if not engine.ask(lambda: engine.keeps_work(tx)):
-            raise self.taken_away() or ResourceError(f"{tx} has ended meanwhile: its work is rolled back")
         return unit
 
-    def taken_away(self) -> TransactionAborted | None:
-        """The error for a publisher whose work in the transaction a member's no has rolled back meanwhile."""
+    def _borrow(self, resource: Resource) -> Any:
+        """When it is its turn, on this thread: until it has it, nobody ends the unit."""
+        lend = Lend(self.id, Future())
+        self.engine.loop.post(partial(self.engine.lends, lend, resource))
+        member = self._turn(lend)
+        if member is None:
+            return None
+        try:
+            unit = member[resource]
+            resource.lend(lend.tx)
+        finally:
+            self.engine.loop.post(partial(self.engine.workshop.on_lent, lend))
+        self.lent.append((resource, unit))
+        return unit
+
+    def _turn(self, lend: Lend) -> Membership | None:
+        seconds = self.engine.workshop.within + BEGIN_SECONDS
+        try:
+            return lend.turn.result(seconds)
+        except TimeoutError:
+            if lend.turn.cancel():
+                raise ResourceError(f"what is done for {lend.tx} here has not ended within {seconds} s") from None
+            return lend.turn.result()
+
+    def end(self) -> None:
+        """Its publisher is through: with its calls, and with what it has worked on."""
+        self.ended = True
+        for resource, _ in self.lent:
+            resource.returned(self.id)
+
+    def taken_away(self, by_others: bool = False) -> TransactionAborted | None:
+        """The error for a publisher whose work in the transaction a member's no has rolled back meanwhile.
+
+        The publisher may learn of it by its work before it is told. Who aborts then is told who was first.
+        """
         ended = self.call.outcome or self.call.aborting
         if not self.worked or ended is None or ended.status is not Status.ABORTED:
+            return None
+        if by_others and ended.by == self.engine.settings.name:
             return None
         return aborted(ended)
 
@@ -305,9 +348,7 @@ class Face:
     @property
     def id(self) -> TxId:
         """Names it for ever: for `outcome` after a crash, for other publishers to join."""
-        tx = self._open().call.tx
-        assert tx is not None, "an open transaction has an id"
-        return tx
+        return self._open().id
 
     @property
     def members(self) -> int:

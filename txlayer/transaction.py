@@ -74,12 +74,13 @@ class Transaction(Face):
         else:
             taken = core.taken_away()
             self.abort(f"{type(error).__name__}: {error}")
+            taken = taken or core.taken_away(by_others=True)
             if taken is not None and isinstance(error, Exception):
                 raise taken from error
 
     def _leave(self, core: Transacting, error: BaseException | None) -> None:
         """A publisher that joined hands in its events; who may commit or abort does so by name."""
-        core.ended = True
+        core.end()
         if error is None:
             try:
                 core.accepted().result(self._within)

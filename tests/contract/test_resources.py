@@ -5,6 +5,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -28,8 +29,14 @@ class Rig(ABC):
 
     resource: Resource
 
+    def write(self, tx: TxId, key: str, value: str = "x") -> None:
+        self.put(self.work(tx), key, value)
+
+    def work(self, tx: TxId) -> Any:
+        return self.resource.work(tx)
+
     @abstractmethod
-    def write(self, tx: TxId, key: str, value: str = "x") -> None: ...
+    def put(self, unit: Any, key: str, value: str = "x") -> None: ...
 
     @abstractmethod
     def add(self, tx: TxId, key: str) -> None:
@@ -49,8 +56,8 @@ class MemoryRig(Rig):
     def __init__(self) -> None:
         self.resource: MemoryResource = MemoryResource()
 
-    def write(self, tx: TxId, key: str, value: str = "x") -> None:
-        self.resource.work(tx).put(key, value)
+    def put(self, unit: Any, key: str, value: str = "x") -> None:
+        unit.put(key, value)
 
     def add(self, tx: TxId, key: str) -> None:
         self.resource.add(tx, {key: "x"})
@@ -69,8 +76,8 @@ class SqliteRig(Rig):
         self.resource.open("here", "log-1")
         self.resource._db.execute("CREATE TABLE IF NOT EXISTS data (key TEXT PRIMARY KEY, value TEXT)")
 
-    def write(self, tx: TxId, key: str, value: str = "x") -> None:
-        self.resource.work(tx).execute("INSERT OR REPLACE INTO data VALUES (?, ?)", (key, value))
+    def put(self, unit: Any, key: str, value: str = "x") -> None:
+        unit.execute("INSERT OR REPLACE INTO data VALUES (?, ?)", (key, value))
 
     def add(self, tx: TxId, key: str) -> None:
         self.resource.add(tx, [("INSERT INTO data VALUES (?, 'x')", (key,))])
@@ -99,8 +106,8 @@ class PostgresRig(Rig):
         self.resource: PostgresResource = PostgresResource(self._url)
         self.resource.open(self._site, "log-1")
 
-    def write(self, tx: TxId, key: str, value: str = "x") -> None:
-        self.resource.work(tx).execute(f"INSERT INTO {self._table} VALUES (%s, %s)", (key, value))
+    def put(self, unit: Any, key: str, value: str = "x") -> None:
+        unit.execute(f"INSERT INTO {self._table} VALUES (%s, %s)", (key, value))
 
     def add(self, tx: TxId, key: str) -> None:
         self.resource.add(tx, self.resource.batch(f"INSERT INTO {self._table} VALUES (%s, 'x')", (key,)))
@@ -137,9 +144,12 @@ class GroupRig(Rig):
             rig.resource.name = name
         self.resource: ResourceGroup = ResourceGroup([rig.resource for rig in self._rigs])
 
-    def write(self, tx: TxId, key: str, value: str = "x") -> None:
-        for rig in self._rigs:
-            rig.write(tx, key, value)
+    def work(self, tx: TxId) -> Any:
+        return [rig.work(tx) for rig in self._rigs]
+
+    def put(self, unit: Any, key: str, value: str = "x") -> None:
+        for rig, one in zip(self._rigs, unit, strict=True):
+            rig.put(one, key, value)
 
     def add(self, tx: TxId, key: str) -> None:
         for rig in self._rigs:
@@ -352,6 +362,50 @@ def test_abandoned_unit_cannot_be_prepared(rig: Rig) -> None:
         rig.resource.prepare(TX)
     assert rig.resource.branches() == ()
     assert rig.read() == {}
+
+
+@pytest.mark.parametrize("end", ["roll_back", "settle", "prepare", "commit"])
+def test_what_was_lent_is_of_no_use_when_the_unit_has_ended(rig: Rig, end: str) -> None:
+    unit = rig.work(TX)
+    rig.resource.lend(TX)
+    rig.put(unit, "a")
+    getattr(rig.resource, end)(TX)
+    for _ in range(2):
+        with pytest.raises((ResourceError, psycopg.Error)):
+            rig.put(unit, "late")
+    if end == "prepare":
+        rig.resource.commit_prepared(TX)
+    assert rig.read() == ({"a": "x"} if end in ("prepare", "commit") else {})
+    rig.write(OTHER, "b")
+    rig.resource.commit(OTHER)
+    assert rig.read().keys() >= {"b"}
+
+
+def test_work_of_a_publisher_that_is_undone_with_a_handler_spoils_the_unit(rig: Rig) -> None:
+    rig.resource.savepoint(TX)
+    unit = rig.work(TX)
+    rig.resource.lend(TX)
+    rig.resource.savepoint(TX)
+    rig.put(unit, "of the publisher")
+    rig.resource.undo_to_savepoint(TX)
+    with contextlib.suppress(ResourceError):
+        rig.write(TX, "of the handler's next try")
+    with pytest.raises(ResourceError):
+        rig.resource.prepare(TX)
+    assert rig.read() == {}
+
+
+def test_what_the_publisher_has_returned_is_like_any_other_unit(rig: Rig) -> None:
+    unit = rig.work(TX)
+    rig.resource.lend(TX)
+    rig.put(unit, "a")
+    rig.resource.returned(TX)
+    rig.resource.savepoint(TX)
+    rig.write(TX, "undone")
+    rig.resource.undo_to_savepoint(TX)
+    rig.resource.prepare(TX)
+    rig.resource.commit_prepared(TX)
+    assert rig.read() == {"a": "x"}
 
 
 def test_prepared_unit_keeps_others_out_of_a_sqlite_database(tmp_path: Path) -> None:

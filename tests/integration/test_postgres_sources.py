@@ -6,8 +6,10 @@ import asyncio
 from urllib.parse import urlsplit
 
 import pytest
+from psycopg import Error
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from tests.integration.postgres_rig import bench, new_tx
@@ -124,6 +126,48 @@ def test_sqlalchemy_connection_cannot_be_committed_by_the_handler(postgres_serve
         assert rig.rows() == []
         rig.resource.roll_back(tx)
     engine.dispose()
+
+
+def test_sqlalchemy_does_not_go_on_outside_of_the_unit_when_the_connection_is_lost(postgres_server: Server) -> None:
+    """It would connect anew, and commit every statement at once."""
+    engine = create_engine(engine_url(postgres_server.url))
+    with bench(postgres_server.url, engine) as rig:
+        tx, insert = new_tx(), text(f"INSERT INTO {rig.table} VALUES (1, 'x')")
+        conn = rig.resource.work(tx)
+        pid = conn.scalar(text("SELECT pg_backend_pid()"))
+        rig.db.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+        with pytest.raises(OperationalError):
+            conn.execute(insert)
+        conn.rollback()
+        with pytest.raises(ResourceError, match="broke inside the unit"):
+            conn.execute(insert)
+        with pytest.raises(ResourceError):
+            rig.resource.prepare(tx)
+        assert rig.rows() == []
+    engine.dispose()
+
+
+def test_async_connection_is_taken_away_from_who_awaits_on_it(postgres_server: Server) -> None:
+    async def run() -> None:
+        async with AsyncConnectionPool(postgres_server.url, min_size=1, max_size=1, open=False) as pool:
+            rig = await asyncio.to_thread(lambda: bench(postgres_server.url))
+            with rig as made:
+                resource = PostgresResource(pool)
+                await asyncio.to_thread(resource.open, made.site, "log-1")
+                for _ in range(5):
+                    tx = new_tx()
+                    conn = await asyncio.to_thread(resource.work, tx)
+                    resource.lend(tx)
+                    waiting = asyncio.ensure_future(conn.execute("SELECT pg_sleep(60)"))
+                    await asyncio.gather(asyncio.sleep(0), asyncio.to_thread(resource.roll_back, tx))
+                    with pytest.raises(Error):
+                        await waiting
+                    with pytest.raises(Error):
+                        await conn.execute(made.sql, (1,))
+                assert made.rows() == []
+                await asyncio.to_thread(resource.close)
+
+    asyncio.run(run())
 
 
 def test_anything_else_is_refused_with_what_is_possible() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from txlayer import Conditions, TxId, all_of, at_least, at_most, named, only
 from txlayer.errors import CensusUnfulfilled, OutcomeUnknown, TransactionAborted, TransactionRefused, UsageError
 from txlayer.messages import Outcome, Status
+from txlayer.runtime.calls import Call
 from txlayer.site_base import choose_host, parse_txid
-from txlayer.transacting import raise_for
+from txlayer.transacting import Transacting, raise_for
 
 TX = TxId("site", "log", 7, "nonce")
 
@@ -63,3 +66,15 @@ def test_every_outcome_but_a_commit_has_its_error(outcome: Outcome, error: type[
 def test_a_commit_is_returned() -> None:
     outcome = Outcome(TX, "k", Status.COMMITTED, 3)
     assert raise_for(outcome) is outcome
+
+
+def test_a_publisher_hears_of_an_abort_that_its_work_has_felt_first() -> None:
+    """Its own abort comes second then: the answer to it names the member that was first."""
+    engine: Any = SimpleNamespace(settings=SimpleNamespace(name="p"))
+    tx = TxId("c", "log", 1, "abcd")
+    felt = Transacting(engine, Call("c:1", tx), None, "orders", worked=True)
+    assert felt.taken_away() is None
+    felt.call.outcome = Outcome(tx, "c:1", Status.ABORTED, reason="no", by="m")
+    assert "aborted by m: no" in str(felt.taken_away(by_others=True))
+    felt.call.outcome = Outcome(tx, "c:1", Status.ABORTED, reason="its own", by="p")
+    assert felt.taken_away(by_others=True) is None

@@ -76,6 +76,14 @@ class ResourceGroup:
             if resource.early:
                 resource.work(tx)
 
+    def lend(self, tx: TxId) -> None:
+        for resource in self._resources:
+            resource.lend(tx)
+
+    def returned(self, tx: TxId) -> None:
+        for resource in self._resources:
+            resource.returned(tx)
+
     def add(self, tx: TxId, batch: Any) -> None:
         batch.resource.add(tx, batch)
 

@@ -18,9 +18,13 @@ class Unit:
     savepoint: int = 0
     of: int = 1
     abandoned: bool = False
+    lent: bool = False
+    ended: bool = False
 
     def put(self, key: str, value: object) -> None:
         """Write inside the unit."""
+        if self.ended:
+            raise ResourceError("this unit of work has ended")
         self.writes.append((key, value))
 
 
@@ -46,6 +50,15 @@ class MemoryResource:
             raise ResourceError(f"{tx} is prepared and takes no more work")
         return self.units.setdefault(tx, Unit())
 
+    def lend(self, tx: TxId) -> None:
+        if tx in self.units:
+            self.units[tx].lent = True
+
+    def returned(self, tx: TxId) -> None:
+        unit = self.units.get(tx)
+        if unit is not None:
+            unit.lent = False
+
     def add(self, tx: TxId, batch: dict[str, object]) -> None:
         self.work(tx).writes.extend(batch.items())
 
@@ -61,6 +74,7 @@ class MemoryResource:
         unit = self.units.get(tx)
         if unit is not None:
             del unit.writes[unit.savepoint :]
+            unit.abandoned = unit.abandoned or unit.lent
 
     def prepare(self, tx: TxId, of: int = 1) -> None:
         unit = self._take(tx)
@@ -86,7 +100,7 @@ class MemoryResource:
             self._commit(tx, unit)
 
     def roll_back(self, tx: TxId) -> None:
-        self.units.pop(tx, None)
+        self.units.pop(tx, Unit()).ended = True
         self.prepared.pop(tx, None)
 
     def abandon(self, tx: TxId) -> None:
@@ -101,7 +115,7 @@ class MemoryResource:
     def settle(self, tx: TxId) -> str:
         state = self.state(tx)
         if state == "none":
-            self.units.pop(tx, None)
+            self.units.pop(tx, Unit()).ended = True
             self.void[tx] = None
         return state
 
@@ -131,6 +145,7 @@ class MemoryResource:
 
     def _take(self, tx: TxId) -> Unit:
         unit = self.units.pop(tx, Unit())
+        unit.ended = True
         if unit.abandoned:
             raise ResourceError(f"{tx} was abandoned")
         return unit

@@ -60,6 +60,18 @@ class Resource(Protocol):
         """What handlers write through, inside the unit of `tx`, which is opened if need be. May fail."""
         ...
 
+    def lend(self, tx: TxId) -> None:
+        """What `work` gave is in the hands of a publisher, who works on a thread of its own until it has `returned` it.
+
+        Others may end the unit before that. It is then taken away: whatever the publisher still tries fails, and is not
+        done. Nor can a handler's work be told from the publisher's: after `undo_to_savepoint` nothing can come of it.
+        """
+        ...
+
+    def returned(self, tx: TxId) -> None:
+        """From any thread, and without waiting: the publisher is through with it."""
+        ...
+
     def add(self, tx: TxId, batch: Any) -> None:
         """Work that a handler returned instead of doing it: it becomes part of the unit, at `prepare` at the latest."""
         ...

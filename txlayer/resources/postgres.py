@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from psycopg import pq
+from psycopg.pq.abc import PGresult
 
 from txlayer.errors import ResourceError, ResourceUnavailable
 from txlayer.messages import TxId
@@ -32,7 +32,6 @@ Parameters = Sequence[Any] | Mapping[str, Any] | None
 _MARKER = "txlayer.marker.marker_pkey"
 _SWEPT_AT_ONCE = 64
 _TRIES = 4
-_PAUSE = 0.01
 _ENDINGS = {"COMMIT", "ROLLBACK", "PREPARE TRANSACTION"}
 _NOT_OPEN: dict[int, str] = {
     pq.TransactionStatus.INERROR: "a statement failed and the handler went on: raise, or try it in conn.transaction()",
@@ -61,8 +60,6 @@ class _Unit:
     """At the savepoint: whether the connection was open, and what was queued."""
     lost: str = ""
     """Why nothing can come of it any more."""
-    opening: threading.Lock = field(default_factory=threading.Lock)
-    """A publisher asks for the connection from a thread of its own, while the member that it is may do so too."""
 
 
 class PostgresResource:
@@ -115,13 +112,24 @@ class PostgresResource:
         unit = self._units.setdefault(tx, _Unit())
         if unit.lost:
             raise ResourceError(unit.lost)
-        with unit.opening:
-            if unit.lease is None:
-                unit.lease = self._begun()
-            if unit.queued:
-                queued, unit.queued = unit.queued, []
-                self._say(unit.lease, b"; ".join(unit.lease.bound(*statement) for statement in queued))
-            return unit.lease.handle
+        if unit.lease is None:
+            unit.lease = self._begun()
+        if unit.queued:
+            queued, unit.queued = unit.queued, []
+            self._say(unit.lease, b"; ".join(unit.lease.bound(*statement) for statement in queued))
+        return unit.lease.handle
+
+    def lend(self, tx: TxId) -> None:
+        self._mark(tx, True)
+
+    def returned(self, tx: TxId) -> None:
+        self._mark(tx, False)
+
+    def _mark(self, tx: TxId, lent: bool) -> None:
+        unit = self._units.get(tx)
+        lease = unit.lease if unit is not None else None
+        if lease is not None:
+            lease.lent = lent
 
     def add(self, tx: TxId, batch: Batch) -> None:
         self._units.setdefault(tx, _Unit()).queued.extend(batch.statements)
@@ -133,7 +141,7 @@ class PostgresResource:
         unit = self._units.get(tx)
         if unit is None:
             return
-        if unit.lease is not None:
+        if unit.lease is not None and not unit.lease.lent:
             again = b"RELEASE SAVEPOINT txlayer; " if unit.saved[0] else b""
             self._say(unit.lease, again + b"SAVEPOINT txlayer")
         unit.saved = (unit.lease is not None, tuple(unit.queued))
@@ -144,11 +152,17 @@ class PostgresResource:
             return
         had_connection, queued = unit.saved
         unit.queued = list(queued)  # a handler that asked for the connection has had them sent: that is undone too
-        if not had_connection or unit.lease is None:
+        if unit.lease is not None and unit.lease.lent:
             self._let_go(unit)
-            return
+            unit.lost = "a handler failed, and its work cannot be told from what the publisher did in the same unit"
+        elif not had_connection or unit.lease is None:
+            self._let_go(unit)
+        else:
+            self._undo(unit, unit.lease)
+
+    def _undo(self, unit: _Unit, lease: Lease) -> None:
         try:
-            self._say(unit.lease, b"ROLLBACK TO SAVEPOINT txlayer")
+            self._say(lease, b"ROLLBACK TO SAVEPOINT txlayer")
         except ResourceError:
             self._let_go(unit)
             unit.lost = "the connection broke inside the unit"
@@ -287,7 +301,7 @@ class PostgresResource:
             parts = []
         try:
             parts += [unit.lease.bound(*statement) for statement in unit.queued]
-            results = exchange(unit.lease.pgconn, b"; ".join([*parts, ending.encode()]), self._within)
+            results = self._say(unit.lease, b"; ".join([*parts, ending.encode()]))
         finally:
             self._let_go(unit)
         *before, last = tags(results)
@@ -320,10 +334,17 @@ class PostgresResource:
         raise ResourceError(_NOT_OPEN.get(status, "the connection is lost"))
 
     def _let_go(self, unit: _Unit) -> None:
-        """Give the connection back clean, or closed."""
+        """Give the connection back: clean, or closed if somebody may still use it."""
         lease, unit.lease = unit.lease, None
-        if lease is None or not self._is_still(lease):
+        if lease is None:
             return
+        held = lease.lent or unit.lost or lease.pgconn.transaction_status == pq.TransactionStatus.ACTIVE
+        if held and not lease.close(self._patience):
+            return  # left to who is inside: cut off, it does nothing more
+        self._clean(lease)
+        self._source.give(lease)
+
+    def _clean(self, lease: Lease) -> None:
         try:
             if lease.pgconn.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR):
                 exchange(lease.pgconn, b"ROLLBACK", self._patience)
@@ -331,20 +352,10 @@ class PostgresResource:
                 lease.pgconn.finish()
         except ResourceError:
             lease.pgconn.finish()
-        self._source.give(lease)
 
-    def _is_still(self, lease: Lease) -> bool:
-        """Whether nobody is inside the connection. A thread that is must not have it closed under its feet."""
-        deadline = time.monotonic() + self._patience
-        while lease.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
-            if time.monotonic() > deadline:
-                return False
-            lease.cut()
-            time.sleep(_PAUSE)
-        return True
-
-    def _say(self, lease: Lease, message: bytes) -> None:
-        exchange(lease.pgconn, message, self._within)
+    def _say(self, lease: Lease, message: bytes) -> list[PGresult]:
+        with lease.alone(self._within) if lease.lent else contextlib.nullcontext():
+            return exchange(lease.pgconn, message, self._within)
 
     def _gid(self, tx: TxId) -> str | None:
         return self._prepared.get(tx) or self._lane.look(self._names.marker(tx))[1]

@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -32,7 +34,12 @@ class Lease:
 
     handle: Any
     driver: Connection[Any] | AsyncConnection[Any]
+    loop: asyncio.AbstractEventLoop | None = None
+    """Where an async connection is used."""
+    lent: bool = False
+    """A publisher has it in hand, and may use it at any moment."""
     pgconn: PGconn = field(init=False)
+    _is_cut: bool = False
 
     def __post_init__(self) -> None:
         self.pgconn = self.driver.pgconn
@@ -54,10 +61,71 @@ class Lease:
         except Error as exc:
             raise ResourceError(str(exc)) from exc
 
+    @contextlib.contextmanager
+    def alone(self, seconds: float) -> Iterator[None]:
+        """Nobody else is inside the connection meanwhile: who uses it holds the driver's lock."""
+        held = self._held_there(self.loop, seconds) if self.loop is not None else self._held(seconds)
+        with held:
+            yield
+
+    @contextlib.contextmanager
+    def _held(self, seconds: float) -> Iterator[None]:
+        lock: Any = self.driver.lock
+        if not lock.acquire(timeout=seconds):
+            raise _occupied(seconds)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextlib.contextmanager
+    def _held_there(self, loop: asyncio.AbstractEventLoop, seconds: float) -> Iterator[None]:
+        had: Future[None] = Future()
+        done = asyncio.Event()
+        asyncio.run_coroutine_threadsafe(self._hold(had, done), loop)
+        try:
+            had.result(seconds)
+        except TimeoutError:
+            if had.cancel():
+                raise _occupied(seconds) from None
+        try:
+            yield
+        finally:
+            loop.call_soon_threadsafe(done.set)
+
+    async def _hold(self, had: Future[None], done: asyncio.Event) -> None:
+        lock: Any = self.driver.lock
+        async with lock:
+            if had.set_running_or_notify_cancel():
+                had.set_result(None)
+                await done.wait()
+
+    def close(self, seconds: float) -> bool:
+        """Take it away from whoever uses it; False if they do not let go. They must not have it closed inside."""
+        self.cut()
+        try:
+            with self.alone(seconds):
+                self.pgconn.finish()
+        except ResourceError:
+            return False
+        return True
+
     def cut(self) -> None:
         """From any thread: whoever uses the connection gets an error. One that is closed already needs nothing."""
+        if self._is_cut:  # libpq may close the socket now: its number would be another one's
+            return
+        self._is_cut = True
         with contextlib.suppress(OSError, Error), socket.socket(fileno=os.dup(self.pgconn.socket)) as doubled:
             doubled.shutdown(socket.SHUT_RDWR)
+
+
+def leased(driver: Any) -> bool:
+    """Whether a connection is out for a unit."""
+    return _ENDING[0] in vars(driver)
+
+
+def _occupied(seconds: float) -> ResourceError:
+    return ResourceError(f"a statement on the connection has not ended within {seconds} s")
 
 
 def _refuse(*_: object, **__: object) -> Any:
@@ -220,7 +288,7 @@ class AsyncPoolSource:
             raise ResourceError(f"no connection of the async pool within {self.patience} s") from exc
         except PoolClosed as exc:
             raise ResourceError(f"the pool is closed: {exc}") from exc
-        return Lease(conn, conn)
+        return Lease(conn, conn, self._loop)
 
     def give(self, lease: Lease) -> None:
         lease.released()

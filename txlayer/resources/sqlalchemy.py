@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from txlayer.errors import MissingExtra, ResourceError, UsageError
-from txlayer.resources.postgres_sources import Lease
+from txlayer.resources.postgres_sources import Lease, leased
 
 try:
     from sqlalchemy import Engine, event
@@ -44,6 +44,7 @@ class EngineSource:
         except SQLAlchemyError as exc:
             raise ResourceError(str(exc).splitlines()[0]) from exc
         event.listen(handle, "commit", _refuse)
+        event.listen(handle, "before_cursor_execute", _only_inside)
         return Lease(handle, driver)
 
     def give(self, lease: Lease) -> None:
@@ -52,6 +53,7 @@ class EngineSource:
         if lease.driver.closed:
             lease.handle.invalidate()
         lease.handle.close()
+        event.remove(lease.handle, "before_cursor_execute", _only_inside)
 
     def close(self) -> None:
         pass
@@ -59,3 +61,9 @@ class EngineSource:
 
 def _refuse(_connection: Any) -> None:
     raise UsageError("the transaction layer ends this transaction; return, or raise to abort it")
+
+
+def _only_inside(_connection: Any, cursor: Any, *_: Any) -> None:
+    """SQLAlchemy replaces a connection that is lost: what is done on the next one is done outside of the unit."""
+    if not leased(cursor.connection):
+        raise ResourceError("the connection broke inside the unit, or the unit has ended")

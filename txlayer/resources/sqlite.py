@@ -61,6 +61,7 @@ class SqliteUnit:
         self.statements: list[Statement] = []
         self.saved: int | None = None
         self.open = True
+        self.lent = False
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Run one statement inside the unit."""
@@ -129,6 +130,17 @@ class SqliteResource:
         self._open = (tx, SqliteUnit(self._db, self.lock))
         return self._open[1]
 
+    def lend(self, tx: TxId) -> None:
+        self._mark(tx, True)
+
+    def returned(self, tx: TxId) -> None:
+        self._mark(tx, False)
+
+    def _mark(self, tx: TxId, lent: bool) -> None:
+        held = self._open
+        if held is not None and held[0] == tx:
+            held[1].lent = lent
+
     def add(self, tx: TxId, batch: Sequence[Statement]) -> None:
         unit = self.work(tx)
         for sql, parameters in batch:
@@ -149,6 +161,9 @@ class SqliteResource:
         if self._open is None or self._open[0] != tx:
             return
         unit = self._open[1]
+        if unit.lent:
+            unit.open = False
+            return
         if unit.saved is None:
             self._end(tx)
             return

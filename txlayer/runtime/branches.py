@@ -40,6 +40,10 @@ class NoBranch:
     def work(self, tx: TxId) -> Any:
         return None
 
+    def lend(self, tx: TxId) -> None: ...
+
+    def returned(self, tx: TxId) -> None: ...
+
     def add(self, tx: TxId, batch: Any) -> None: ...
 
     def has_work(self, tx: TxId) -> bool:

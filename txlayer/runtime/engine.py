@@ -19,7 +19,6 @@ from txlayer.effects import (
     AbortCall,
     Broadcast,
     Closing,
-    FinishUnit,
     FollowCall,
     Input,
     PresenceChanged,
@@ -41,11 +40,11 @@ from txlayer.records import Intent, LocalIntent, MemberDecided, VotedNo
 from txlayer.resources.group import ResourceGroup
 from txlayer.resources.port import Resource
 from txlayer.runtime import directory
-from txlayer.runtime.calls import Calls
+from txlayer.runtime.calls import Calls, fulfil
 from txlayer.runtime.inspection import TransactionView, inspect, inspect_records
 from txlayer.runtime.log_url import open_disk, open_register
 from txlayer.runtime.loop import Loop, Probe
-from txlayer.runtime.membership import Application, Membership
+from txlayer.runtime.membership import Application
 from txlayer.runtime.memberships import Left, Memberships
 from txlayer.runtime.operations import Operations, answer_to
 from txlayer.runtime.pool import Job, Pool
@@ -53,7 +52,7 @@ from txlayer.runtime.recovery import Recovery
 from txlayer.runtime.settling import Registrar
 from txlayer.runtime.unit_work import Marked
 from txlayer.runtime.wires import HOSTS, TYPES, Wires, remembered_head
-from txlayer.runtime.workshop import Workshop
+from txlayer.runtime.workshop import Lend, Workshop
 from txlayer.security import BrokerSeal, Seal
 from txlayer.telemetry import both, open_telemetry
 from txlayer.tokens import Keyring
@@ -353,23 +352,18 @@ class Engine:
                 raise
             raise SiteStalled(f"site {self.settings.name!r} did not answer within {timeout} s") from None
 
-    def takes_work(self, tx: TxId, resource: Resource) -> Membership | None:
-        """On the runtime thread: the member that this site is, with this resource. From now on it has work to undo."""
-        role, member = self.participant.subscriber._member(tx), self.members.known.get(tx)
-        if not isinstance(role, Executor) or role.state not in (State.JOINED, State.ACTIVE):
-            return None
-        if member is None or not any(resource is one for one in member.resources):
-            return None
-        role.started = True
-        return member
+    def lends(self, lend: Lend, resource: Resource) -> None:
+        """On the runtime thread: a publisher works on a resource of the member that this site is, if it may.
 
-    def keeps_work(self, tx: TxId) -> bool:
-        """On the runtime thread: whether the member will end the work. If it has ended before, that is undone now."""
-        role = self.participant.subscriber._member(tx)
-        kept = isinstance(role, Executor) and role.state not in (State.REFUSED, State.DONE)
-        if not kept:
-            self.workshop.take(FinishUnit(tx, False))
-        return kept
+        Whatever ends the unit comes after it. From now on the member has work to undo.
+        """
+        role, member = self.participant.subscriber._member(lend.tx), self.members.known.get(lend.tx)
+        known = member is not None and any(resource is one for one in member.resources)
+        if known and isinstance(role, Executor) and role.state in (State.JOINED, State.ACTIVE):
+            role.started = True
+            self.workshop.take(lend)
+        else:
+            fulfil(lend.turn, None)
 
     def transactions(self) -> list[TransactionView]:
         """What is open here."""

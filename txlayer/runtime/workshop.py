@@ -13,6 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -78,7 +79,16 @@ class Undo:
     result: Input
 
 
-Task = Work | AskScope | Notify | Consent | Tell | Undo
+@dataclass(frozen=True, slots=True)
+class Lend:
+    """A publisher opens work on a resource, on its own thread. From `turn` on, nothing else is done meanwhile."""
+
+    tx: TxId
+    turn: Future[Membership | None]
+    """Answered by the member; by None if the publisher may not."""
+
+
+Task = Work | AskScope | Notify | Consent | Tell | Undo | Lend
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +168,10 @@ class Workshop:
         for task in waiting.values():
             self._start(task)
 
+    def on_lent(self, task: Lend) -> None:
+        """The publisher has it."""
+        self._finish(task, None)
+
     def on_done(self, done: TaskDone) -> None:
         """A worker is through."""
         self._cancel_deadline(done.task.tx)
@@ -222,6 +236,9 @@ class Workshop:
         self.later(pause, lambda: self._start(task))
 
     def _start(self, task: Task) -> None:
+        if isinstance(task, Lend):
+            self._give_turn(task)
+            return
         if self._waits_for_subscriber(task):
             return
         member = self._member(task)
@@ -240,6 +257,12 @@ class Workshop:
         elif pool is self.handlers:
             seconds = self.within * max(1, len(task.events) if isinstance(task, ApplyWhole | Compensate) else 1)
             self._set_deadline(seconds, _Running(task, member, attempt, job, seconds))
+
+    def _give_turn(self, task: Lend) -> None:
+        if task.turn.set_running_or_notify_cancel():
+            task.turn.set_result(self.members.of(task.tx))
+        else:
+            self._finish(task, None)  # the publisher waits no more
 
     def _pool(self, task: Task) -> Pool:
         if isinstance(task, _VOTING):
@@ -363,6 +386,8 @@ class Workshop:
             case Undo():
                 self._resource(task, member, attempt).roll_back(task.tx)
                 return None
+            case Lend():
+                return None  # its publisher does it
             case _:
                 return UnitWork(self._resource(task, member, attempt), member, member.unanswered).perform(task)
 
