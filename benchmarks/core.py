@@ -176,14 +176,9 @@ def security_levels(transactions: int) -> dict[str, object]:
 
 def open_at_once(transactions: int) -> dict[str, object]:
     """Bytes of an open transaction at its coordinator and at a member; whether steps slow down with their number."""
-    coordinator = Hub()
-    coordinator.add("p", MemoryDisk(), BrokerSeal(), Scope.NONE)
-    for name in MEMBERS:
-        coordinator.sites["p"].take(PresenceChanged(name, 1, True, ("orders",)))
-    alone, slowdown = _bytes_each(transactions, lambda number: _open_alone(coordinator, number))
+    alone, slowdown = bytes_at_coordinator(transactions)
     both = hub(lambda _: MemoryDisk(), lambda _: BrokerSeal())
     whole, slowdown_of_all = _bytes_each(transactions, lambda number: _open_all(both, number))
-    assert len(coordinator.sites["p"].participant.coordinator.transactions) == transactions
     return {
         "open_transactions": transactions,
         "bytes_per_open_transaction_coordinator": alone,
@@ -191,6 +186,17 @@ def open_at_once(transactions: int) -> dict[str, object]:
         "slowdown_last_quarter_to_first_coordinator": slowdown,
         "slowdown_last_quarter_to_first_all_sites": slowdown_of_all,
     }
+
+
+def bytes_at_coordinator(transactions: int) -> tuple[int, float]:
+    """Bytes of an open transaction with three members, and how much longer the last quarter takes than the first."""
+    coordinator = Hub()
+    coordinator.add("p", MemoryDisk(), BrokerSeal(), Scope.NONE)
+    for name in MEMBERS:
+        coordinator.sites["p"].take(PresenceChanged(name, 1, True, ("orders",)))
+    found = _bytes_each(transactions, lambda number: _open_alone(coordinator, number))
+    assert len(coordinator.sites["p"].participant.coordinator.transactions) == transactions
+    return found
 
 
 def beside_open_ones(transactions: int) -> dict[str, object]:

@@ -7,6 +7,7 @@ instead of always waiting for its window. It also closes when no further answer 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 import msgspec
@@ -46,7 +47,8 @@ class Census:
         if len(self.joined) >= self.most:
             self.crowded = True
             return None
-        self.joined[member] = msgspec.structs.replace(join, tx=self.tx)
+        # One copy of the name for all transactions that it joins.
+        self.joined[member] = msgspec.structs.replace(join, tx=self.tx, identity=sys.intern(join.identity))
         if join.identity:
             self._has_answered(join.identity)
             self.named += 1

@@ -107,7 +107,8 @@ class EventCoordinator:
         """One shot: all events are known at the start."""
         for item in items:
             self._number(item, publisher)
-        self.accepted[publisher] = len(items)
+        if items:
+            self.accepted[publisher] = len(items)
 
     def upto(self, publisher: str) -> int:
         """How many events of this publisher are in."""
