@@ -6,7 +6,6 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,9 +21,9 @@ from tests.sites.conftest import QUICK, Sites
 from tests.sites.test_postgres import Bank
 from txlayer import Access, AsyncSite, Site
 from txlayer.errors import TransactionAborted
-from txlayer.messages import Status, TxId
-from txlayer.resources.memory import MemoryResource
+from txlayer.messages import Status
 from txlayer.resources.postgres import PostgresResource
+from txlayer.resources.postgres_exchange import exchange
 from txlayer.resources.sqlite import SqliteResource
 from txlayer.testing.server import Server
 
@@ -211,6 +210,46 @@ def test_a_statement_that_is_awaited_when_the_abort_comes_fails(
     asyncio.run(asyncio.wait_for(run(), 2 * DEADLINE))
 
 
+def test_a_statement_that_is_awaited_while_the_unit_is_rolled_back_does_not_hang(
+    memory_sites: Sites, bank: Bank, postgres_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who finds the connection idle must not roll back on it after its publisher has begun a statement."""
+    sites = memory_sites
+    type = sites.name("transfers")
+    member = sites.member("m", type, refuse)
+    begun = threading.Event()
+
+    def late(pgconn: Any, message: bytes, within: float) -> Any:
+        if message == b"ROLLBACK":
+            begun.set()
+            eventually(lambda: pgconn.transaction_status == TransactionStatus.ACTIVE)
+        return exchange(pgconn, message, within)
+
+    monkeypatch.setattr("txlayer.resources.postgres.exchange", late)
+
+    async def run() -> None:
+        async with AsyncConnectionPool(postgres_server.url, min_size=1, max_size=1, open=False) as pool:
+            ledger = PostgresResource(pool, name=bank.table)
+            publisher = AsyncSite(sites.name("p"), bus=sites.url, log="memory://", patience=QUICK)
+            publisher.enlist(type, [ledger])
+
+            async def give() -> None:
+                async with publisher.transaction(type, **ON_ASYNC) as tx:
+                    conn = await tx.work(ledger)
+                    await tx.publish("anything")
+                    while not begun.is_set() and not conn.closed:
+                        await asyncio.sleep(0.01)
+                    await conn.execute("SELECT pg_sleep(1)")
+
+            async with publisher:
+                while publisher.subscribed(type) != sorted([member.name, publisher.name]):
+                    await asyncio.sleep(0.01)
+                with pytest.raises(TransactionAborted, match="not with me"):
+                    await give()
+
+    asyncio.run(asyncio.wait_for(run(), 2 * DEADLINE))
+
+
 def test_what_a_publisher_does_after_another_one_has_committed_is_not_done(memory_sites: Sites, store: Store) -> None:
     sites = memory_sites
     host = sites.start("host", hosts=True)
@@ -249,37 +288,3 @@ def test_a_publisher_that_has_put_its_connection_down_leaves_it_alive(
         eventually(lambda: bank.balance() == 102)
         publisher.close()
     assert len(used) == 1
-
-
-class Slow(MemoryResource):
-    """Takes its time to open a unit."""
-
-    asked: threading.Event
-    go_on: threading.Event
-
-    def work(self, tx: TxId) -> Any:
-        self.asked.set()
-        assert self.go_on.wait(DEADLINE)
-        return super().work(tx)
-
-
-def test_a_unit_that_is_being_opened_when_the_abort_comes_is_rolled_back(memory_sites: Sites) -> None:
-    slow = Slow()
-    slow.asked, slow.go_on = threading.Event(), threading.Event()
-    publisher, type = enlisted(memory_sites, slow, refuse)
-
-    def give() -> None:
-        with publisher.transaction(type) as tx:
-            tx.publish("anything")
-            with ThreadPoolExecutor(1) as pool:
-                unit = pool.submit(lambda: tx[slow])
-                assert slow.asked.wait(DEADLINE)
-                call = tx._open().call
-                eventually(lambda: call.outcome or call.aborting, "the abort has come")
-                slow.go_on.set()
-                unit.result(DEADLINE)
-
-    with pytest.raises(TransactionAborted, match="not with me"):
-        give()
-    eventually(lambda: slow.units == {})
-    assert slow.values == {}

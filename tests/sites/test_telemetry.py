@@ -116,7 +116,9 @@ def test_votes_of_strangers_are_counted(seen: Seen, memory_sites: Sites, notes: 
     with publisher.transaction(type) as tx:
         wires = publisher._engine.wires
         for name in (b"one", b"another"):
-            wires.publish(wires.inbox(publisher.name), BrokerSeal().close(m.Vote(tx.id, name, b"token", 0, b"")))
+            publisher._engine.bus.publish(
+                wires.inbox(publisher.name), BrokerSeal().close(m.Vote(tx.id, name, b"token", 0, b""))
+            )
         eventually(lambda: seen.counted("txlayer.votes").get(("ignored",)) == 2)
     eventually(lambda: seen.counted("txlayer.votes") == {("ignored",): 2, ("yes",): 2})
 

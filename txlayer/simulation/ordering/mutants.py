@@ -315,8 +315,8 @@ def _chain_forgotten(original: Any) -> Any:
 
 
 def _serves_at_once(original: Any) -> Any:
-    def start(self: Host, records: Any, neighbours: Any, now: float) -> Any:
-        effects = original(self, records, neighbours, now)
+    def start(self: Host, *given: Any) -> Any:
+        effects = original(self, *given)
         self.behind = False
         return effects
 
