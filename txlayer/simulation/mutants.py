@@ -232,7 +232,7 @@ MUTANTS = (
     Mutant("an entry is forgotten when the fastest reader has it", (instead(Chain, "_forget", forgotten_at_the_fastest),), hint="follower"),
     Mutant("the intent has no events to undo", (instead(Executor, "_intend", intent_without_events),), hint="compensation"),
     Mutant("the intent does not say how to recognise the decision", (instead(Executor, "_intend", intent_without_hashes),), hint="two phases"),
-    Mutant("a creation is good for any life of its coordinator", (instead(CoordinatorDesk, "on_create", any_life),), hint="one shot, hosted"),
+    Mutant("a creation is good for any life of its coordinator", (instead(CoordinatorDesk, "on_create", any_life),), hint="one shot, hosted, no key"),
     Mutant("any publisher's confirmation frees the key", (instead(TxCoordinator, "on_confirm", confirmed_by_anyone),), hint="hosted, two publishers"),
     Mutant("anyone may commit", (instead(EventCoordinator, "may_end", always(True)),), hint="hosted, two publishers"),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
-from txlayer.messages import Access, Conditions, Item, Limit, Scope, Status, Terms, TxId, TxType, Visibility
+from txlayer.messages import NAMELESS, Access, Conditions, Item, Limit, Scope, Status, Terms, TxId, TxType, Visibility
 from txlayer.simulation.history import CallSeen, History
 from txlayer.simulation.plan import Plan
 from txlayer.simulation.workload import TYPES, Taste
@@ -43,6 +43,8 @@ class Configuration:
     refuser: str = ""
     finishers: bool = False
     abort_after_call: bool = False
+    nameless: bool = False
+    """The caller gives no key of its own, so none is remembered."""
 
     def plan(self) -> Plan:
         """Two transactions, one after the other."""
@@ -53,8 +55,9 @@ class Configuration:
             for event_type in TYPES:
                 plan.tastes[f"s{number}", event_type] = taste
         for number in range(2):
-            call = CallSeen(f"t{number}", self.publisher, self.coordinator, self.terms)
-            items = [Item("orders", f"t{number}.{event}".encode(), (("call", f"t{number}"),)) for event in range(2)]
+            key = f"{NAMELESS if self.nameless else ''}t{number}"
+            call = CallSeen(key, self.publisher, self.coordinator, self.terms)
+            items = [Item("orders", f"{key}.{event}".encode(), (("call", key),)) for event in range(2)]
             plan.scripts.append((0.1 + 0.3 * number, call, items, self.abort and number == 0, self.helpers))
         return plan
 
@@ -71,6 +74,9 @@ CONFIGURATIONS = (
     Configuration("settle for one", (NOBODY, ANONYMOUS, PLAIN), terms_with(settle_for=AT_LEAST_ONE)),
     Configuration("one shot", (PLAIN, PLAIN, ANONYMOUS), terms_with(one_shot=True, settle_for=AT_LEAST_ONE)),
     Configuration("one shot, hosted", (NOBODY, PLAIN, PLAIN), terms_with(one_shot=True), coordinator="s1"),
+    Configuration(
+        "one shot, hosted, no key", (NOBODY, PLAIN, PLAIN), terms_with(one_shot=True), coordinator="s1", nameless=True
+    ),
     Configuration("one phase", (NOBODY, ALONE, NOBODY), terms_with(limit=Limit.DISTRIBUTED)),
     Configuration("one phase at home", (ALONE, NOBODY, NOBODY), terms_with(), coordinator="s1"),
     Configuration("one phase, refused", (NOBODY, ALONE, NOBODY), terms_with(limit=Limit.DISTRIBUTED), refuser="s1"),
