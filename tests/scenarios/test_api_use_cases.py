@@ -43,6 +43,7 @@ def test_use_case_2_two_publishers_and_one_who_only_listens(sites: Sites, diary:
 
     with s1.transaction(et1, access=Access.MULTI, settle_for=at_least(2), coordinator=host, **PATIENT) as tx:
         tx.publish("EV1")
+        eventually(lambda: (et1, "EV1") in diary.of("S2"), "two publishers' events come in any order, unless one waits")
         with s2.join_transaction(id=tx.id, type=et1) as same:
             same.publish("EV2", type=et2)
     assert tx.outcome is not None

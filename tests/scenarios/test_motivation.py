@@ -33,6 +33,7 @@ def test_two_publishers_fill_one_transaction(sites: Sites, diary: Diary) -> None
         meetings, {"subject": "budget"}, access=Access.MULTI, coordinator=coordinator.name, **PATIENT
     ) as tx:
         tx.publish("Friday 15:00")
+        eventually(lambda: (meetings, "Friday 15:00") in diary.of("x"), "the room comes after the time")
         with b.join_transaction(meetings, {"subject": "budget"}) as same:
             same.publish("room B2")
 
