@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -94,6 +95,21 @@ def refuse(tx: Any, event: Any) -> None:
     raise ValueError("not with me")
 
 
+@asynccontextmanager
+async def awaiting(sites: Sites, bank: Bank, server: Server) -> AsyncIterator[tuple[AsyncSite, str, PostgresResource]]:
+    """A publisher that awaits on a connection of its own, and a member that refuses."""
+    type = sites.name("transfers")
+    member = sites.member("m", type, refuse)
+    async with AsyncConnectionPool(server.url, min_size=1, max_size=1, open=False) as pool:
+        ledger = PostgresResource(pool, name=bank.table)
+        publisher = AsyncSite(sites.name("p"), bus=sites.url, log="memory://", patience=QUICK)
+        publisher.enlist(type, [ledger])
+        async with publisher:
+            while publisher.subscribed(type) != sorted([member.name, publisher.name]):
+                await asyncio.sleep(0.01)
+            yield publisher, type, ledger
+
+
 def given_back(resource: Any) -> Callable[[], bool]:
     """Whether the one connection that a PostgreSQL resource has out is back in its pool, or the unit of a file over."""
     if isinstance(resource, SqliteResource):
@@ -135,15 +151,8 @@ def test_what_a_publisher_holds_is_of_no_use_after_the_abort(memory_sites: Sites
 def test_what_a_publisher_awaits_on_is_of_no_use_after_the_abort(
     memory_sites: Sites, bank: Bank, postgres_server: Server
 ) -> None:
-    sites = memory_sites
-    type = sites.name("transfers")
-    member = sites.member("m", type, refuse)
-
     async def run() -> None:
-        async with AsyncConnectionPool(postgres_server.url, min_size=1, max_size=1, open=False) as pool:
-            ledger = PostgresResource(pool, name=bank.table)
-            publisher = AsyncSite(sites.name("p"), bus=sites.url, log="memory://", patience=QUICK)
-            publisher.enlist(type, [ledger])
+        async with awaiting(memory_sites, bank, postgres_server) as (publisher, type, ledger):
 
             async def give() -> None:
                 async with publisher.transaction(type, **ON_ASYNC) as tx:
@@ -155,16 +164,13 @@ def test_what_a_publisher_awaits_on_is_of_no_use_after_the_abort(
                         await asyncio.sleep(0.01)
                     await conn.execute(bank.add, (7, 1))
 
-            async with publisher:
-                while publisher.subscribed(type) != sorted([member.name, publisher.name]):
-                    await asyncio.sleep(0.01)
-                with pytest.raises(TransactionAborted, match="not with me"):
-                    await give()
-                assert bank.balance() == 100
-                async with publisher.transaction(type, **ON_ASYNC) as tx:
-                    await (await tx.work(ledger)).execute(bank.add, (1, 1))
-                while bank.balance() != 101:
-                    await asyncio.sleep(0.01)
+            with pytest.raises(TransactionAborted, match="not with me"):
+                await give()
+            assert bank.balance() == 100
+            async with publisher.transaction(type, **ON_ASYNC) as tx:
+                await (await tx.work(ledger)).execute(bank.add, (1, 1))
+            while bank.balance() != 101:
+                await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(run(), 2 * DEADLINE))
 
@@ -185,15 +191,8 @@ def test_a_statement_that_runs_when_the_abort_comes_fails(memory_sites: Sites, b
 def test_a_statement_that_is_awaited_when_the_abort_comes_fails(
     memory_sites: Sites, bank: Bank, postgres_server: Server
 ) -> None:
-    sites = memory_sites
-    type = sites.name("transfers")
-    member = sites.member("m", type, refuse)
-
     async def run() -> None:
-        async with AsyncConnectionPool(postgres_server.url, min_size=1, max_size=1, open=False) as pool:
-            ledger = PostgresResource(pool, name=bank.table)
-            publisher = AsyncSite(sites.name("p"), bus=sites.url, log="memory://", patience=QUICK)
-            publisher.enlist(type, [ledger])
+        async with awaiting(memory_sites, bank, postgres_server) as (publisher, type, ledger):
 
             async def give() -> None:
                 async with publisher.transaction(type, **ON_ASYNC) as tx:
@@ -201,11 +200,8 @@ def test_a_statement_that_is_awaited_when_the_abort_comes_fails(
                     await tx.publish("anything")
                     await conn.execute("SELECT pg_sleep(%s)", (2 * DEADLINE,))
 
-            async with publisher:
-                while publisher.subscribed(type) != sorted([member.name, publisher.name]):
-                    await asyncio.sleep(0.01)
-                with pytest.raises(TransactionAborted, match="not with me"):
-                    await give()
+            with pytest.raises(TransactionAborted, match="not with me"):
+                await give()
 
     asyncio.run(asyncio.wait_for(run(), 2 * DEADLINE))
 
@@ -214,9 +210,6 @@ def test_a_statement_that_is_awaited_while_the_unit_is_rolled_back_does_not_hang
     memory_sites: Sites, bank: Bank, postgres_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who finds the connection idle must not roll back on it after its publisher has begun a statement."""
-    sites = memory_sites
-    type = sites.name("transfers")
-    member = sites.member("m", type, refuse)
     begun = threading.Event()
 
     def late(pgconn: Any, message: bytes, within: float) -> Any:
@@ -228,10 +221,7 @@ def test_a_statement_that_is_awaited_while_the_unit_is_rolled_back_does_not_hang
     monkeypatch.setattr("txlayer.resources.postgres.exchange", late)
 
     async def run() -> None:
-        async with AsyncConnectionPool(postgres_server.url, min_size=1, max_size=1, open=False) as pool:
-            ledger = PostgresResource(pool, name=bank.table)
-            publisher = AsyncSite(sites.name("p"), bus=sites.url, log="memory://", patience=QUICK)
-            publisher.enlist(type, [ledger])
+        async with awaiting(memory_sites, bank, postgres_server) as (publisher, type, ledger):
 
             async def give() -> None:
                 async with publisher.transaction(type, **ON_ASYNC) as tx:
@@ -241,11 +231,8 @@ def test_a_statement_that_is_awaited_while_the_unit_is_rolled_back_does_not_hang
                         await asyncio.sleep(0.01)
                     await conn.execute("SELECT pg_sleep(1)")
 
-            async with publisher:
-                while publisher.subscribed(type) != sorted([member.name, publisher.name]):
-                    await asyncio.sleep(0.01)
-                with pytest.raises(TransactionAborted, match="not with me"):
-                    await give()
+            with pytest.raises(TransactionAborted, match="not with me"):
+                await give()
 
     asyncio.run(asyncio.wait_for(run(), 2 * DEADLINE))
 
