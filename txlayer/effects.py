@@ -8,8 +8,9 @@ role's appends is not durable yet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from txlayer.messages import (
     AnyMessage,
@@ -29,8 +30,7 @@ Role: TypeAlias = tuple[str, object]
 TimerKey: TypeAlias = tuple[str, object, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(Struct, frozen=True):
     """Write a record in place of the last one under `key`. With `barrier` every role waits for it."""
 
     key: str
@@ -38,54 +38,51 @@ class Append:
     barrier: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """Remove the record under `key`."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(Struct, frozen=True):
     """Fire once after `seconds`; replaces the timer of the same key."""
 
     key: TimerKey
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class CancelTimer:
+class CancelTimer(Struct, frozen=True):
     """Do not fire."""
 
     key: TimerKey
 
 
-@dataclass(frozen=True, slots=True)
-class Broadcast:
-    """Publish on the control topic of an event type."""
+class Broadcast(Struct, frozen=True):
+    """Publish on the control topic of an event type.
+
+    `patient`: nobody waits for it, so it may go along with what is said next, if that is soon.
+    """
 
     type: str
     message: AnyMessage
+    patient: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """Publish to the inbox of one site."""
 
     site: str
     message: AnyMessage
 
 
-@dataclass(frozen=True, slots=True)
-class NotSent:
+class NotSent(Struct, frozen=True):
     """The bus takes no message of this size: it will not take it later either."""
 
     message: AnyMessage
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """Publish a frame of another site again, as it came."""
 
     type: str
@@ -93,24 +90,21 @@ class Answer:
     frame: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class PublishPlain:
+class PublishPlain(Struct, frozen=True):
     """Publish an event on the plain topic, for the world outside. May be repeated after a crash."""
 
     tx: TxId
     event: Numbered
 
 
-@dataclass(frozen=True, slots=True)
-class AskScope:
+class AskScope(Struct, frozen=True):
     """Ask the application how it wants to take part; answered by `ScopeChosen`."""
 
     tx: TxId
     terms: Terms
 
 
-@dataclass(frozen=True, slots=True)
-class RunHandler:
+class RunHandler(Struct, frozen=True):
     """Process an event in the unit of work of `tx`, opening it if need be; answered by `HandlerDone`.
 
     A failed attempt leaves no trace in the unit.
@@ -121,23 +115,20 @@ class RunHandler:
     attempt: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Notify:
+class Notify(Struct, frozen=True):
     """Hand an event to the application outside any transaction."""
 
     tx: TxId
     event: Numbered
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareUnit:
+class PrepareUnit(Struct, frozen=True):
     """Make the unit of work survive a crash, undecided; answered by `UnitPrepared`."""
 
     tx: TxId
 
 
-@dataclass(frozen=True, slots=True)
-class CommitUnit:
+class CommitUnit(Struct, frozen=True):
     """Commit an open unit in one phase, with a marker in the same transaction; answered by `UnitCommitted`.
 
     With `undo` that record is part of it. A unit whose marker exists was committed before.
@@ -147,16 +138,14 @@ class CommitUnit:
     undo: UndoRecord | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FinishUnit:
+class FinishUnit(Struct, frozen=True):
     """Commit or roll back a prepared unit, or roll back an open one; idempotent; answered by `UnitFinished`."""
 
     tx: TxId
     commit: bool
 
 
-@dataclass(frozen=True, slots=True)
-class InspectUnit:
+class InspectUnit(Struct, frozen=True):
     """After a restart: what does the resource hold? Answered by `UnitInspected`.
 
     `at_once`: the unit was to be committed with the vote, not prepared.
@@ -166,8 +155,7 @@ class InspectUnit:
     at_once: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Compensate:
+class Compensate(Struct, frozen=True):
     """Undo committed work, last event first, as one unit with a marker of its own; answered by `CompensationDone`."""
 
     tx: TxId
@@ -175,8 +163,7 @@ class Compensate:
     attempt: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyWhole:
+class ApplyWhole(Struct, frozen=True):
     """Process all events and commit, as one unit with a marker; answered by `WholeApplied`.
 
     `tx` names the unit: of an entry of a chain, its own. `terms` are those of the entry, by which the site finds who
@@ -189,23 +176,20 @@ class ApplyWhole:
     terms: Terms | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetMarker:
+class ForgetMarker(Struct, frozen=True):
     """The marker of `tx` is not needed any more."""
 
     tx: TxId
 
 
-@dataclass(frozen=True, slots=True)
-class Resolve:
+class Resolve(Struct, frozen=True):
     """Tell a caller what became of its call."""
 
     call: str
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Struct, frozen=True):
     """Tell a caller that its transaction is open for events."""
 
     call: str
@@ -215,8 +199,7 @@ class Opened:
     """Of a transaction that was joined."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surface:
+class Surface(Struct, frozen=True):
     """Something that a caller or an operator should see; `what` is one of a few fixed words."""
 
     what: str
@@ -224,8 +207,7 @@ class Surface:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(Struct, frozen=True):
     """Put a decision into the shared register, unless another one stands there; answered by `Settled`."""
 
     tx: TxId
@@ -233,16 +215,14 @@ class Settle:
     settlement: Settlement
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetSettlements:
+class ForgetSettlements(Struct, frozen=True):
     """Take this coordinator's settlements out of the register: all below `below`, and that of `number`."""
 
     below: int
     number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AddEntry:
+class AddEntry(Struct, frozen=True):
     """Between roles of one site: put a transaction at the end of a chain, if anyone reads it.
 
     The entry becomes durable in one write with the appends around it.
@@ -254,8 +234,7 @@ class AddEntry:
     events: tuple[Numbered, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitLog:
+class AwaitLog(Struct, frozen=True):
     """Hold this role's outputs until all that any role has appended so far is durable."""
 
 
@@ -288,23 +267,20 @@ Effect: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     """A message arrived and its seal was good. `frame` is what arrived, to be repeated as proof."""
 
     message: AnyMessage
     frame: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired:
+class TimerFired(Struct, frozen=True):
     """A timer that was set ran out."""
 
     key: TimerKey
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeChosen:
+class ScopeChosen(Struct, frozen=True):
     """The application's answer to a census: the one scope of the site, and who has it.
 
     `one_phase`: one resource and not compensatable, so that an only member may decide alone.
@@ -312,6 +288,7 @@ class ScopeChosen:
     members; they take no part in what the site does as a member.
     `parts`: the names of the subscribers that take part, to be found again after a restart.
     `leaving`: the site does not subscribe to the type any more, as its presence says, soon or already.
+    `waits`: a resource, or code of the application, waits for the decision.
     """
 
     tx: TxId
@@ -324,10 +301,10 @@ class ScopeChosen:
     reads: tuple[ChainKind, ...] = ()
     parts: tuple[str, ...] = ()
     leaving: bool = False
+    waits: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerDone:
+class HandlerDone(Struct, frozen=True):
     """A handler returned (`ok`) or failed."""
 
     tx: TxId
@@ -336,16 +313,14 @@ class HandlerDone:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberAborts:
+class MemberAborts(Struct, frozen=True):
     """The application of a member gave the transaction up of its own accord."""
 
     tx: TxId
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitPrepared:
+class UnitPrepared(Struct, frozen=True):
     """The unit is durable and undecided, or it could not be prepared and is rolled back."""
 
     tx: TxId
@@ -353,8 +328,7 @@ class UnitPrepared:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitCommitted:
+class UnitCommitted(Struct, frozen=True):
     """The unit is committed with its marker, or could not be and is rolled back."""
 
     tx: TxId
@@ -362,23 +336,20 @@ class UnitCommitted:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitFinished:
+class UnitFinished(Struct, frozen=True):
     """The decision is applied."""
 
     tx: TxId
 
 
-@dataclass(frozen=True, slots=True)
-class UnitInspected:
+class UnitInspected(Struct, frozen=True):
     """What a resource holds of a transaction: `none`, `prepared` or `committed`."""
 
     tx: TxId
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class CompensationDone:
+class CompensationDone(Struct, frozen=True):
     """The committed work is undone, or this attempt failed."""
 
     tx: TxId
@@ -386,8 +357,7 @@ class CompensationDone:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WholeApplied:
+class WholeApplied(Struct, frozen=True):
     """A whole transaction is applied, or this attempt failed."""
 
     tx: TxId
@@ -395,8 +365,7 @@ class WholeApplied:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True):
     """What stands in the register. `key`: what the coordinator left there for this site, as one of its finishers."""
 
     tx: TxId
@@ -405,27 +374,23 @@ class Settled:
     key: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class RoomChanged:
+class RoomChanged(Struct, frozen=True):
     """The disk of this site's log is almost full (`low`), or has room again."""
 
     low: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
+class Closing(Struct, frozen=True):
     """This site finishes what it has, and nothing new begins at it."""
 
 
-@dataclass(frozen=True, slots=True)
-class MarkersFound:
+class MarkersFound(Struct, frozen=True):
     """After a restart: the markers in the site's resources."""
 
     txs: tuple[TxId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PresenceChanged:
+class PresenceChanged(Struct, frozen=True):
     """A site came, went, or came back: in a new life, or with a new log."""
 
     site: str
@@ -438,59 +403,52 @@ class PresenceChanged:
 Predicate: TypeAlias = Callable[[tuple[Join, ...]], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class BeginCall:
+class BeginCall(Struct, frozen=True):
     """A caller opens a transaction; with `items` in one shot. `predicate` only where this site coordinates."""
 
     call: str
     terms: Terms
     coordinator: str
     items: tuple[Item, ...] = ()
-    predicate: Predicate | None = field(default=None, compare=False)
+    predicate: Predicate | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JoinCall:
+class JoinCall(Struct, frozen=True):
     """A further publisher takes part in an open transaction that it found in the directory."""
 
     call: str
     tx: TxId
 
 
-@dataclass(frozen=True, slots=True)
-class PublishCall:
+class PublishCall(Struct, frozen=True):
     """A caller publishes an event in its transaction."""
 
     call: str
     item: Item
 
 
-@dataclass(frozen=True, slots=True)
-class CommitCall:
+class CommitCall(Struct, frozen=True):
     """A caller commits; it hears an outcome within `within` seconds, `PENDING` at worst."""
 
     call: str
     within: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class AbortCall:
+class AbortCall(Struct, frozen=True):
     """A caller aborts."""
 
     call: str
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitLonger:
+class WaitLonger(Struct, frozen=True):
     """A caller that was told of missing votes waits."""
 
     call: str
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class AskCall:
+class AskCall(Struct, frozen=True):
     """A caller asks what became of a transaction, by id or by key."""
 
     call: str
@@ -500,15 +458,13 @@ class AskCall:
     within: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class ConfirmCall:
+class ConfirmCall(Struct, frozen=True):
     """A caller has taken note of the outcome; it may be forgotten."""
 
     call: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveCall:
+class LeaveCall(Struct, frozen=True):
     """A caller wants nothing more of its call. The coordinator is told nothing and keeps the outcome for others.
 
     With a reason, what has been opened is aborted: only a role knows whether that was before the caller left.
@@ -518,15 +474,13 @@ class LeaveCall:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class UnfollowCall:
+class UnfollowCall(Struct, frozen=True):
     """The application does not read these types any more, in no chain."""
 
     types: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FollowCall:
+class FollowCall(Struct, frozen=True):
     """This site reads a chain of a coordinator, from now on. Repeated after a snapshot was loaded: `anew`."""
 
     coordinator: str

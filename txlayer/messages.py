@@ -338,6 +338,8 @@ class Join(Message, frozen=True):
     identity: str = ""
     one_phase: bool = False
     attributes: tuple[tuple[str, str], ...] = ()
+    waits: bool = True
+    """Whether a resource, or code of the application, waits for the decision."""
 
 
 class Decline(Message, frozen=True):

@@ -16,7 +16,10 @@ from txlayer.delivery import Delivery, Gap
 from txlayer.receipt import Receipt
 
 Handler = Callable[[Delivery], object]
-"""Called for each event, one after the other per subscription, on its own thread (with `Ack.PASSED_ON`: the bus's)."""
+"""Called for each event, one after the other per subscription, on its own thread."""
+
+Receiver = Callable[[Sequence[Delivery]], object]
+"""Called with all that has arrived together, on the thread that receives; for layers. Must not wait for the bus."""
 
 WatchHandler = Callable[[str, bytes | None], object]
 """Called with key and latest value; None: the value was removed."""
@@ -29,9 +32,6 @@ class Ack(enum.Enum):
     """The subscription does, once the handler has returned (or the event is dead-lettered)."""
     MANUAL = "manual"
     """The handler does, by `delivery.ack()`, from any thread, once the event is durable on its side."""
-    PASSED_ON = "passed on"
-    """As `MANUAL`, by a handler that only passes the event on: it is called on the thread that receives, which saves a
-    change of threads, and must neither block nor fail."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +207,19 @@ class Bus(Protocol):
 
         `durable` names a subscription that outlives the process: its next holder gets what was published meanwhile.
         One live holder per name; `identity` lets a later life of the same holder take it over at once.
+        """
+
+    def receive(
+        self,
+        topics: Sequence[str],
+        receiver: Receiver,
+        *,
+        durable: str | None = None,
+        identity: Identity | None = None,
+    ) -> Subscription:
+        """For a layer that knows its own messages: as `subscribe` with `Ack.MANUAL`, but without a thread of its own.
+
+        Nothing is retried, put aside, or recognised as a duplicate or a gap.
         """
 
     def announce(self, key: str, value: bytes | None) -> Receipt:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from txlayer import messages as m
 from txlayer.codec import VERSION, Frame, decode_body, decode_frame, encode_body, encode_frame
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Struct, frozen=True):
     """A message whose seal was good. `sender` is known only where frames are signed."""
 
     message: m.AnyMessage

@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 from opentelemetry import context as contexts
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.context import Context
@@ -91,7 +90,7 @@ class OtelTelemetry:
     def _with_context(item: Item, span: Span) -> Item:
         carrier = dict(item.headers)
         propagate.inject(carrier, trace.set_span_in_context(span))
-        return msgspec.structs.replace(item, headers=tuple(sorted(carrier.items())))
+        return replace(item, headers=tuple(sorted(carrier.items())))
 
     def _on_resolve(self, resolve: Resolve) -> None:
         outcome = resolve.outcome

@@ -80,14 +80,14 @@ def in_a_file(path: Path) -> Store:
     )
 
 
-def enlisted(sites: Sites, resource: Any, handler: Any, **options: Any) -> tuple[Site, str]:
-    """A publisher that works on a resource of its own, and a member that may refuse."""
+def enlisted(sites: Sites, resource: Any, handler: Any, host: Site | None = None, **options: Any) -> tuple[Site, str]:
+    """A publisher that works on a resource of its own, and a member that may refuse; whoever coordinates knows both."""
     type = sites.name("transfers")
     member = sites.member("m", type, handler)
     publisher = sites.make("p", **options)
     publisher.enlist(type, [resource])
     publisher.start()
-    sites.know(publisher, type, member, publisher)
+    sites.know(host or publisher, type, member, publisher)
     return publisher, type
 
 
@@ -121,8 +121,8 @@ def given_back(resource: Any) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("where", ["self", "hosted"])
 def test_what_a_publisher_holds_is_of_no_use_after_the_abort(memory_sites: Sites, store: Store, where: str) -> None:
-    memory_sites.start("host", hosts=True)
-    publisher, type = enlisted(memory_sites, store.resource, refuse)
+    host = memory_sites.start("host", hosts=True) if where == "hosted" else None
+    publisher, type = enlisted(memory_sites, store.resource, refuse, host)
     late: list[Exception] = []
 
     def give() -> None:
@@ -240,7 +240,7 @@ def test_a_statement_that_is_awaited_while_the_unit_is_rolled_back_does_not_hang
 def test_what_a_publisher_does_after_another_one_has_committed_is_not_done(memory_sites: Sites, store: Store) -> None:
     sites = memory_sites
     host = sites.start("host", hosts=True)
-    publisher, type = enlisted(sites, store.resource, lambda tx, event: None)
+    publisher, type = enlisted(sites, store.resource, lambda tx, event: None, host)
     other = sites.start("q")
     terms = {"access": Access.MULTI, "coordinator": host.name, "committers": [other.name]}
     tx = publisher.transaction(type, **terms).start()

@@ -224,6 +224,7 @@ def test_several_publishers_at_a_hosted_coordinator(sites: Sites, notes: Notes) 
             joined.publish({"more": "..."})
     for member in "abc":
         assert notes.of(member) == [{"time": "15:00"}, {"agenda": "..."}, {"more": "..."}]
+    eventually(lambda: third._engine.find_open(type, subject, 0.0) is None, "the directory shows it no more")
     with pytest.raises(UsageError, match="no open transaction"), third.join_transaction(type, subject, within=0.1):
         pass
 

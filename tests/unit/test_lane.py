@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -310,24 +310,46 @@ def test_close_from_the_handler_itself(harness: Harness) -> None:
     assert harness.acked == [1]
 
 
-def test_what_is_only_passed_on_is_handled_by_whoever_puts_it_until_the_lane_closes(harness: Harness) -> None:
-    got: list[tuple[bytes, int]] = []
-    passed: list[Delivery] = []
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_receiver_gets_what_arrived_together_and_acknowledges_it_itself(harness: Harness, threaded: bool) -> None:
+    got: list[tuple[list[Delivery], int]] = []
 
-    def handler(delivery: Delivery) -> None:
-        got.append((delivery.payload, threading.get_ident()))
-        passed.append(delivery)
+    def receiver(deliveries: Sequence[Delivery]) -> None:
+        got.append((list(deliveries), threading.get_ident()))
 
-    lane = harness.lane(handler, ack=Ack.PASSED_ON)
+    lane = Lane(LaneOptions(ack=Ack.MANUAL, receiver=receiver), harness.bury, threaded=threaded)
     harness.put(lane, 1, 2)
-    assert got == [(b"1", threading.get_ident()), (b"2", threading.get_ident())]
+    eventually(lambda: bool(got))
+    [(deliveries, thread)] = got
+    assert [delivery.payload for delivery in deliveries] == [b"1", b"2"]
+    assert (thread == threading.get_ident()) is not threaded
     assert harness.acked == []
-    for delivery in passed:
+    for delivery in deliveries:
         delivery.ack()
     assert harness.acked == [1, 2]
     lane.close()
     harness.put(lane, 3)
-    assert len(got) == 2
+    assert len(got) == 1
+
+
+def test_a_lane_that_closes_waits_for_its_receiver(harness: Harness) -> None:
+    inside, go_on, over = threading.Event(), threading.Event(), threading.Event()
+
+    def receiver(deliveries: Sequence[Delivery]) -> None:
+        inside.set()
+        go_on.wait(DEADLINE)
+        over.set()
+
+    lane = Lane(LaneOptions(ack=Ack.MANUAL, receiver=receiver), harness.bury, threaded=False)
+    thread = threading.Thread(target=harness.put, args=(lane, 1))
+    thread.start()
+    assert inside.wait(DEADLINE)
+    closing = threading.Thread(target=lane.close, args=(DEADLINE,))
+    closing.start()
+    go_on.set()
+    closing.join(DEADLINE)
+    assert over.is_set()
+    thread.join(DEADLINE)
 
 
 @pytest.mark.parametrize(("limit", "payload"), [({"high_water": 3}, b""), ({"high_water_bytes": 30}, b"x" * 10)])

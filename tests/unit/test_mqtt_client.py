@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from typing import Any
 
@@ -13,7 +14,8 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from txlayer.adapters.mqtt_client import PackedProperties, QuickClient
-from txlayer.adapters.mqtt_properties import compact
+from txlayer.adapters.mqtt_properties import compact, varint
+from txlayer.adapters.mqtt_socket import BufferedSocket
 
 _TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cn"]), max_size=20)
 
@@ -72,3 +74,39 @@ def acknowledged(kind: type[Client], packet: bytes) -> tuple[list[tuple[int, boo
     client._in_packet["command"], client._in_packet["packet"] = 0x40, bytearray(packet)
     client._packet_handle()
     return told, list(client._out_messages), client._inflight_messages
+
+
+class Chunks:
+    """A socket that gives what arrived piece by piece, and then nothing."""
+
+    def __init__(self, stream: bytes, cuts: list[int]) -> None:
+        places = [0, *sorted({cut % (len(stream) + 1) for cut in cuts}), len(stream)]
+        self.chunks = [stream[a:b] for a, b in itertools.pairwise(places) if a < b]
+
+    def recv(self, count: int) -> bytes:
+        if not self.chunks:
+            raise BlockingIOError
+        return self.chunks.pop(0)
+
+
+def publish(number: int, payload: bytes) -> bytes:
+    """A packet at QoS 1."""
+    rest = b"\0\1t" + number.to_bytes(2) + b"\0" + payload
+    return b"\x32" + varint(len(rest)) + rest
+
+
+@given(payloads=st.lists(st.binary(max_size=200), min_size=1, max_size=6), cuts=st.lists(st.integers(0, 2000)))
+def test_packets_are_read_whatever_pieces_they_come_in(payloads: list[bytes], cuts: list[int]) -> None:
+    """With answers to pings between them, which paho reads."""
+    stream = b"".join(publish(number, payload) + b"\xd0\0" for number, payload in enumerate(payloads, 1))
+    client: Any = QuickClient(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+    client.manual_ack_set(True)
+    received: list[tuple[int, bytes]] = []
+    client.on_message = lambda _, __, message: received.append((message.mid, message.payload))
+    socket = Chunks(stream, cuts)
+    client._sock = BufferedSocket(socket)
+    for _ in range(10 * len(payloads) + 2 * len(cuts) + 10):
+        client.loop_read()
+    client._sock = None
+    assert received == list(enumerate(payloads, 1))
+    assert not socket.chunks

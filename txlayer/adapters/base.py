@@ -20,7 +20,18 @@ from txlayer.adapters.lane import Lane, LaneOptions
 from txlayer.adapters.streams import Streams
 from txlayer.delivery import Gap
 from txlayer.errors import Backpressure, Closed, NameTaken, UsageError
-from txlayer.ports import Ack, Capabilities, Handler, Identity, Retry, Stats, Subscription, Watch, WatchHandler
+from txlayer.ports import (
+    Ack,
+    Capabilities,
+    Handler,
+    Identity,
+    Receiver,
+    Retry,
+    Stats,
+    Subscription,
+    Watch,
+    WatchHandler,
+)
 from txlayer.presence import SITES, Holder
 from txlayer.receipt import Receipt
 from txlayer.ticker import Ticker
@@ -45,6 +56,9 @@ class _Closable(Protocol):
 
 class BusBase(ABC):
     """State and calls that are the same on every bus."""
+
+    _receives = False
+    """Whether a thread of the bus's own, which holds nothing, puts events into lanes: it may run a receiver."""
 
     def __init__(self, name: str, cloudevents: bool) -> None:
         self._name = name
@@ -115,9 +129,25 @@ class BusBase(ABC):
         retry: Retry | None = None,
         on_gap: Callable[[Gap], object] | None = None,
     ) -> Subscription:
-        self._check_open()
         topics = [topics] if isinstance(topics, str) else list(topics)
         options = LaneOptions(handler, ack, retry or Retry(), on_gap, durable or "")
+        return self._subscribe(topics, options, durable, identity)
+
+    def receive(
+        self,
+        topics: Sequence[str],
+        receiver: Receiver,
+        *,
+        durable: str | None = None,
+        identity: Identity | None = None,
+    ) -> Subscription:
+        options = LaneOptions(ack=Ack.MANUAL, name=durable or "", receiver=receiver)
+        return self._subscribe(topics, options, durable, identity)
+
+    def _subscribe(
+        self, topics: Sequence[str], options: LaneOptions, durable: str | None, identity: Identity | None
+    ) -> Subscription:
+        self._check_open()
         holder = None
         if durable is not None:
             holder = self._hold(durable, identity or Identity(self._streams.publisher.hex()), topics)
@@ -182,7 +212,7 @@ class BusBase(ABC):
         self.close()
 
     def _lane(self, options: LaneOptions, on_low: Callable[[], None] = lambda: None) -> Lane:
-        return Lane(options, dead_letters.burial(self), on_low=on_low)
+        return Lane(options, dead_letters.burial(self), on_low=on_low, threaded=not self._receives)
 
     def _check_open(self) -> None:
         if self._closing:

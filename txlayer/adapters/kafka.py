@@ -44,6 +44,8 @@ def open_bus(target: object, options: Mapping[str, Any]) -> KafkaBus:
 class KafkaBus(BusBase):
     """One site's connection to a Kafka cluster."""
 
+    _receives = True
+
     def __init__(self, settings: KafkaSettings, options: KafkaOptions) -> None:
         super().__init__(settings.client_id, options.cloudevents)
         self._settings = settings

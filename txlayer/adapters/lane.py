@@ -4,7 +4,7 @@ Drivers hand events over from their network thread and go on; application code r
 recognised by the events' numbers, a failing handler is retried and then the event is put aside, and the broker is told
 in the end. A slow handler fills its lane; `full` tells the adapter to stop fetching, which is how a broker is slowed.
 
-A handler of a layer that only passes events on (`Ack.PASSED_ON`) needs no thread: it is called by whoever puts them.
+The receiver of a layer gets all that has arrived together; where a thread of the bus puts it here, on that thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tenacity.stop import stop_base
 from txlayer.adapters.streams import StreamTracker
 from txlayer.delivery import REPLAY_FOR, Delivery, Gap
 from txlayer.errors import Closed, TxLayerError
-from txlayer.ports import Ack, Handler, Retry, Stats
+from txlayer.ports import Ack, Handler, Receiver, Retry, Stats
 from txlayer.receipt import Receipt
 
 _logger = logging.getLogger(__name__)
@@ -35,12 +35,14 @@ _STORING = Retry(longest_wait=30.0)
 class LaneOptions:
     """What a subscriber asked for."""
 
-    handler: Handler
+    handler: Handler = lambda delivery: None
     ack: Ack = Ack.AUTO
     retry: Retry = field(default_factory=Retry)
     on_gap: Callable[[Gap], object] | None = None
     name: str = ""
     """The durable name; empty for a subscription without one."""
+    receiver: Receiver | None = None
+    """In place of the handler: takes whatever comes, as it comes."""
 
 
 BuryDead = Callable[[Delivery, str, Exception, int], Callable[[], Receipt]]
@@ -58,8 +60,12 @@ class Lane:
         high_water_bytes: int = 64 << 20,
         on_low: Callable[[], None] = lambda: None,
         numbered: bool = True,
+        threaded: bool = True,
     ) -> None:
-        """`numbered`: what came twice or never is told by the publishers' numbers; a layer may know better."""
+        """`numbered`: what came twice or never is told by the publishers' numbers; a layer may know better.
+
+        `threaded`: whoever puts events here must not run a receiver.
+        """
         self.stats = Stats()
         self._options = options
         self._bury = bury
@@ -81,9 +87,11 @@ class Lane:
         """The same, quicker to ask."""
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
+        self._passing = threading.RLock()
         self._thread = threading.Thread(target=self._run, name=f"txlayer-lane-{options.name}", daemon=True)
-        self._passes_on = options.ack is Ack.PASSED_ON
-        if not self._passes_on:
+        self._receiver = options.receiver
+        self._direct = options.receiver is not None and not threaded
+        if not self._direct:
             self._thread.start()
 
     @property
@@ -96,7 +104,7 @@ class Lane:
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
         """Queue events in order of receipt. Never blocks."""
-        if self._passes_on:
+        if self._direct:
             self._pass_on(deliveries)
             return
         size = sum([len(delivery.payload) for delivery in deliveries])
@@ -108,7 +116,7 @@ class Lane:
 
     def report(self, gap: Gap) -> None:
         """The adapter itself knows that events never come; `on_gap` hears of it before those queued after it."""
-        if self._passes_on:
+        if self._direct:
             self._report_gap(gap)
             return
         with self._lock:
@@ -126,7 +134,10 @@ class Lane:
         with self._lock:
             self._queue.clear()
             self._wake.notify()
-        if not self._passes_on and threading.current_thread() is not self._thread:
+        if self._direct:
+            if self._passing.acquire(timeout=timeout):
+                self._passing.release()
+        elif threading.current_thread() is not self._thread:
             self._thread.join(timeout)
             if self._thread.is_alive():
                 _logger.warning("a handler of subscription %r is still running after close", self._options.name)
@@ -154,7 +165,10 @@ class Lane:
                 return
             for gap in gaps:
                 self._report_gap(gap)
-            self._handle_batch(batch)
+            if self._receiver is None:
+                self._handle_batch(batch)
+            else:
+                self._pass_on(batch)
             self._running = self._running_bytes = 0
             self.on_low()
 
@@ -210,11 +224,11 @@ class Lane:
 
     def _pass_on(self, deliveries: Sequence[Delivery]) -> None:
         """What comes twice is the layer's to recognise: it knows its own messages."""
-        with self._lock:
-            for delivery in deliveries:
-                if not self._closed:
-                    self._options.handler(delivery)
-                    self.stats.handled += 1
+        assert self._receiver is not None
+        with self._passing:
+            if not self._closed:
+                self._receiver(deliveries)
+                self.stats.handled += len(deliveries)
 
     def _gap(self, delivery: Delivery, first: int, last: int) -> Gap:
         position = delivery.position

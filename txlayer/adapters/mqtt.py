@@ -71,6 +71,8 @@ def open_bus(target: object, options: Mapping[str, Any]) -> MqttBus:
 class MqttBus(BusBase):
     """A bus on an MQTT broker."""
 
+    _receives = True
+
     def __init__(self, endpoint: Endpoint, options: MqttOptions, own_client: Client | None = None) -> None:
         super().__init__(options.name or str(endpoint), options.cloudevents)
         self._endpoint = endpoint

@@ -22,6 +22,7 @@ from txlayer.adapters.mqtt_socket import BufferedSocket, no_delay
 _TAKEN = ReasonCode(PacketTypes.PUBACK)
 _NO_PROPERTIES = Properties(PacketTypes.PUBACK)
 _NOBODY_SUBSCRIBES = 0x10
+_RECEIVED = MQTTMessage().state
 
 
 class PackedProperties(Properties):
@@ -58,6 +59,14 @@ class PackedProperties(Properties):
         return getattr(self, name)
 
 
+class QuickMessage(MQTTMessage):
+    """A message that was received: without what paho needs to wait for one that is sent."""
+
+    def __init__(self, mid: int, topic: bytes) -> None:
+        self.mid, self._topic = mid, topic
+        self.state = _RECEIVED
+
+
 class QuickClient(Client):
     """A paho client for the loop of `mqtt_session`: acknowledges by hand, without Nagle's algorithm."""
 
@@ -90,22 +99,37 @@ class QuickClient(Client):
         except BlockingIOError:
             return False
 
+    def _packet_read(self) -> MQTTErrorCode:
+        """A whole PUBLISH is taken out of the buffer; anything else paho reads byte by byte."""
+        sock: Any = self._sock
+        if self._in_packet["command"] == 0 and isinstance(sock, BufferedSocket):
+            found = sock.peek_publish()
+            if found is not None and self._take_publish(found[0], found[1]):
+                sock.skip_to(found[2])
+                return MQTTErrorCode.MQTT_ERR_SUCCESS
+        return super()._packet_read()
+
     def _handle_publish(self) -> MQTTErrorCode:
-        command, packet = self._in_packet["command"], bytes(self._in_packet["packet"])
+        if self._take_publish(self._in_packet["command"], bytes(self._in_packet["packet"])):
+            return MQTTErrorCode.MQTT_ERR_SUCCESS
+        return super()._handle_publish()
+
+    def _take_publish(self, command: int, packet: bytes) -> bool:
+        """False for what is rare, and for what is malformed: that is paho's."""
         qos = (command >> 1) & 3
         topic_end = 2 + int.from_bytes(packet[:2])
         place = topic_end + 2 if qos else topic_end
         properties = _properties(packet, place)
         if self._protocol != MQTTProtocolVersion.MQTTv5 or qos > 1 or properties is None or self.on_message is None:
-            return super()._handle_publish()  # what is rare, and what is malformed
+            return False
         start, end = properties
-        message = MQTTMessage(int.from_bytes(packet[topic_end:place]), packet[2:topic_end])
+        message = QuickMessage(int.from_bytes(packet[topic_end:place]), packet[2:topic_end])
         message.qos, message.dup, message.retain = qos, bool(command & 8), bool(command & 1)
         message.payload = packet[end:]
         message.properties = PackedProperties(packet[start:end])
         message.timestamp = time.monotonic()
         self.on_message(self, None, message)
-        return MQTTErrorCode.MQTT_ERR_SUCCESS
+        return True
 
     def _handle_pubackcomp(self, cmd: Literal["PUBACK", "PUBCOMP"]) -> MQTTErrorCode:
         packet = self._in_packet["packet"]

@@ -399,7 +399,7 @@ class Session:
         poller = select.poll()
         poller.register(self._wake_up, select.POLLIN)
         poller.register(sock, select.POLLIN)
-        pending = getattr(sock, "pending", None)
+        pending: Callable[[], int] | None = getattr(sock, "pending", None)
         wanted, next_misc, began = select.POLLIN, 0.0, time.monotonic()
         self._filters.resume()
         while self.client.socket() is sock and not (self._stopping.is_set() and not self._commands):
@@ -418,7 +418,7 @@ class Session:
             busy = self._commands or self._acks or self._outbox.has_work(self._room) or unread
             ready = poller.poll(0 if busy else 500)
             self._wake_up.asleep = False
-            self._read(ready, unread)
+            self._read(ready, unread, pending)
             now = time.monotonic()
             if now > next_misc:
                 next_misc = now + 0.5
@@ -428,7 +428,7 @@ class Session:
                 if now - began > LONGEST_PAUSE:
                     self._patience.progress()
 
-    def _read(self, ready: Sequence[tuple[int, int]], unread: bool) -> None:
+    def _read(self, ready: Sequence[tuple[int, int]], unread: bool, pending: Callable[[], int] | None) -> None:
         wake = self._wake_up.fileno()
         if any(fd == wake for fd, _ in ready):
             self._wake_up.clear()
@@ -437,7 +437,7 @@ class Session:
         for _ in range(_READS_IN_A_ROW):
             progress = self._progress
             self.client.loop_read()
-            if progress == self._progress:
+            if progress == self._progress or (pending is not None and not pending()):
                 break
         if self._received:
             received, self._received = self._received, []

@@ -13,6 +13,7 @@ from typing import Any
 
 _READ_BYTES = 64 * 1024
 _MOST_UNSENT = 1024 * 1024
+_PUBLISH = 0x30
 
 
 class BufferedSocket:
@@ -38,6 +39,30 @@ class BufferedSocket:
         chunk = self._data[place : place + count]
         self._place = place + len(chunk)
         return chunk
+
+    def peek_publish(self) -> tuple[int, bytes, int] | None:
+        """First byte and rest of the next packet, and where it ends, if it is a PUBLISH and all of it is here."""
+        if self._place == len(self._data):
+            try:
+                self._data, self._place = self._sock.recv(_READ_BYTES), 0
+            except OSError:
+                return None  # whoever reads next meets it again
+        data, start = self._data, self._place
+        if len(data) < start + 2 or data[start] & 0xF0 != _PUBLISH:
+            return None
+        place, length, shift = start + 1, 0, 0
+        for digit in data[place : place + 4]:
+            place += 1
+            length |= (digit & 0x7F) << shift
+            shift += 7
+            if not digit & 0x80:
+                end = place + length
+                return (data[start], data[place:end], end) if end <= len(data) else None
+        return None
+
+    def skip_to(self, place: int) -> None:
+        """What was looked at is taken."""
+        self._place = place
 
     def send(self, data: bytes) -> int:
         with self._sending:

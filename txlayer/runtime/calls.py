@@ -39,7 +39,7 @@ class Call:
 
 @dataclass(slots=True)
 class Calls:
-    """All calls of one site. The runtime thread answers, application threads ask."""
+    """All calls of one site. The turn answers, application threads ask."""
 
     open: dict[str, Call] = field(default_factory=dict)
     known: dict[TxId, Outcome] = field(default_factory=dict)

@@ -202,6 +202,7 @@ class Engine:
             Pool(f"{settings.name}-finisher", threads.finishers, threads.spare),
             settings.handler_within,
             self.loop.post,
+            self.loop.bring,
             self.loop.later,
             probe,
         )
@@ -226,7 +227,7 @@ class Engine:
         self._open_all_resources()  # not before: while another holds the name, they are its own
         if self.settings.hosts:
             directory.forget_former(self.bus, self.settings.name)
-        self.wires.listen(self._types(), self.durable, self.identity, self._on_delivery, self._on_presence)
+        self.wires.listen(self._types(), self.durable, self.identity, self._on_deliveries, self._on_presence)
 
     def _open_all_resources(self) -> None:
         self.resources = None
@@ -335,7 +336,7 @@ class Engine:
         self.loop.post(event if self._telemetry is None else self._telemetry.call(event))
 
     def ask(self, question: Callable[[], _T], timeout: float = 10.0) -> _T:
-        """Run a function on the runtime thread and return what it returns; `SiteStalled` if that takes too long."""
+        """Run a function in the turn and return what it returns; `SiteStalled` if that takes too long."""
         answer: Future[_T] = Future()
 
         def run() -> None:
@@ -353,7 +354,7 @@ class Engine:
             raise SiteStalled(f"site {self.settings.name!r} did not answer within {timeout} s") from None
 
     def lends(self, lend: Lend, resource: Resource) -> None:
-        """On the runtime thread: a publisher works on a resource of the member that this site is, if it may.
+        """In the turn: a publisher works on a resource of the member that this site is, if it may.
 
         Whatever ends the unit comes after it. From now on the member has work to undo.
         """
@@ -488,15 +489,16 @@ class Engine:
 
     # What comes in, on threads of the bus
 
-    def _on_delivery(self, delivery: Delivery) -> None:
-        """Over the limit it is lost, as on the way it might be: its sender says it again."""
+    def _on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
+        """Over the limit they are lost, as on the way they might be: their senders say them again."""
         if self.loop.waiting() < MOST_WAITING:
-            self.loop.post(delivery)
+            self.loop.bring(*deliveries)
             return
-        delivery.ack()
-        self.wires.lost += 1
-        if self.wires.lost % 1000 == 1:
-            _logger.warning("site %s is behind: more than %d messages wait", self.settings.name, MOST_WAITING)
+        for delivery in deliveries:
+            delivery.ack()
+            self.wires.lost += 1
+            if self.wires.lost % 1000 == 1:
+                _logger.warning("site %s is behind: more than %d messages wait", self.settings.name, MOST_WAITING)
 
     def _on_presence(self, view: SiteView) -> None:
         self.views[view.name] = view
@@ -525,7 +527,7 @@ class Engine:
         names = [s.type for s in self.application.active() if s.chain in kinds]
         return {below for name in names for below in self.application.types.descendants(name)}
 
-    # On the runtime thread
+    # In the turn
 
     def _on_said(self, effect: Send | Broadcast) -> None:
         if type(effect.message) is Census:

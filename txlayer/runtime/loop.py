@@ -1,9 +1,13 @@
-"""The loop of a site: one thread steps the roles and performs what they ask for.
+"""The loop of a site: turn by turn it steps the roles and performs what they ask for.
 
 Everything that happens comes through one queue: deliveries of the bus, calls of the application, finished work,
 presence. A turn takes all that waits, steps the roles, writes what they appended with one sync, lets go of what waited
 for it, and only then acknowledges the deliveries. So the appends of all that arrived during one sync share the next,
 and an idle site waits for nothing but the disk.
+
+There is one turn at a time. The thread that brings something takes it: one that has received, one that has done some
+work. To wake another one for it would take as long as the turn. The loop's own thread takes the turn for timers and for
+the application's threads, which must not be kept, or interrupted by a signal, in the middle of one.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -64,9 +69,12 @@ from txlayer.transactions.participant import Participant
 
 _logger = logging.getLogger(__name__)
 _MOST_AT_ONCE = 512
-_SOON_SECONDS = 0.005
+_MOST_TURNS = 4
+"""That a thread takes in a row before it goes back to its own work."""
+_SOON_SECONDS = 0.01
 _FORGET_SECONDS = 0.25
 _LOOK_SECONDS = 0.1
+_REST: TimerKey = ("rest", 0, "")
 
 Probe = Callable[[str, object], None]
 """Hears of every step on its way, for tests that end the process exactly there and for tracing; on whatever thread.
@@ -99,14 +107,22 @@ class Loop:
         self._seal = seal
         self._ahead = WriteAhead(log, patient=self._patient)
         self._probe = probe
-        self._inbox: SimpleQueue[Any] = SimpleQueue()
+        self._inbox: deque[Any] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        """What the loop's own thread sleeps on."""
+        self._rung = False
+        self._wakes_at = inf
+        self._turning = threading.Lock()
+        """Held by whoever has the turn; everything below happens with it."""
+        self._running = False
         self._local: deque[Input] = deque()
         self._unacknowledged: list[Delivery] = []
         self._timers = Timers()
         self._acts: dict[TimerKey, Callable[[], None]] = {}
         self._counter = count()
-        self._stopping = False
-        self._sync_later: tuple[float, Callable[[], None]] | None = None
+        self._sync_by = self._flush_by = inf
+        """When what waits for company is written, and sent, all the same."""
+        self._rest_at = inf
         self._markers: tuple[TxId, ...] = ()
         self._next_look = 0.0
         self._perform_by = self._performers()
@@ -121,19 +137,38 @@ class Loop:
 
     def post(self, item: object) -> None:
         """Something happened: an event for the roles, a delivery, finished work, or a function to call."""
-        self._inbox.put(item)
+        self._inbox.append(item)
+        self._ring()
+
+    def bring(self, *items: object) -> None:
+        """The same, by a thread of ours that holds nothing and may be kept: it takes the turn if nobody has it."""
+        self._inbox.extend(items)
+        for _ in range(_MOST_TURNS):
+            if not self._inbox or not self._turning.acquire(blocking=False):
+                return  # whoever has the turn looks again
+            try:
+                self._take_turn()
+            finally:
+                self._turning.release()
+        if self._inbox:
+            self._ring()
 
     def waiting(self) -> int:
         """How much has been posted and not been taken."""
-        return self._inbox.qsize()
+        return len(self._inbox)
 
     def stop(self, timeout: float) -> None:
         """End the loop after what is queued."""
-        self._inbox.put(self._stop)
+        self.post(self._stop)
         if threading.current_thread() is not self._thread and self._thread.ident is not None:
             self._thread.join(timeout)
 
-    # On the runtime thread
+    def _ring(self) -> None:
+        if not self._rung:
+            self._rung = True
+            self._bell.put(None)
+
+    # In the turn
 
     def later(self, seconds: float, act: Callable[[], None]) -> Callable[[], None]:
         """Call `act` after so many seconds; the result cancels that."""
@@ -148,8 +183,14 @@ class Loop:
         return cancel
 
     def _stop(self) -> None:
-        self._sync_rest()
-        self._stopping = True
+        if self._ahead.dirty():
+            self._sync()
+        self._flush_all()
+        self._end()
+
+    def _end(self) -> None:
+        self._running = False
+        self._ring()
 
     def _recover(self) -> None:
         records, self.log.records = self.log.records, {}
@@ -158,13 +199,43 @@ class Loop:
         self._watch_room()
 
     def _run(self) -> None:
+        with self._turning:
+            self._guard(self._recover)
+            self._running = self.error is None
+        while self._running:
+            with self._turning:
+                self._take_turn()
+            if not self._inbox:  # what was brought meanwhile was left to us
+                self._sleep()
+        with self._turning:
+            return  # another thread may still be in the last turn
+
+    def _sleep(self) -> None:
+        """Until somebody rings, or the next timer is due."""
         try:
-            self._recover()
-            while not self._stopping:
-                self._turn()
+            self._bell.get(timeout=None if self._wakes_at == inf else max(0.0, self._wakes_at - time.monotonic()))
+        except Empty:
+            return
+        finally:
+            self._rung = False
+
+    def _take_turn(self) -> None:
+        """On whatever thread; whoever leaves the loop's own asleep has seen to it that it wakes up in time."""
+        if not self._running:
+            return
+        self._guard(self._turn)
+        due = self._timers.next_due()
+        if due < self._wakes_at and threading.current_thread() is not self._thread:
+            self._ring()
+        self._wakes_at = due
+
+    def _guard(self, act: Callable[[], None]) -> None:
+        try:
+            act()
         except Exception as exc:
             _logger.critical("site %s stops: %s", self.wires.site, exc, exc_info=not isinstance(exc, TxLayerError))
             self.error = exc
+            self._end()
             self.calls.fail(exc)
             self.on_stopped(exc)
 
@@ -184,25 +255,31 @@ class Loop:
         self._flush()
         while self._ahead.urgent:
             self._sync()
-        if self._ahead.dirty():
-            self._sync_within(_SOON_SECONDS if self._ahead.soon else _FORGET_SECONDS)
+        self._mind_rest()
         if not self._ahead.soon:
             for delivery in self._unacknowledged:
                 delivery.ack()
             self._unacknowledged.clear()
 
-    def _sync_within(self, seconds: float) -> None:
-        """At the latest then, if no other sync has taken it along."""
-        if self._sync_later is not None and self._sync_later[0] <= seconds:
-            return
-        if self._sync_later is not None:
-            self._sync_later[1]()
-        self._sync_later = (seconds, self.later(seconds, self._sync_rest))
+    def _mind_rest(self) -> None:
+        """What nobody waits for is written and sent with what comes next, or when its time has come."""
+        now = time.monotonic()
+        within = _SOON_SECONDS if self._ahead.soon else _FORGET_SECONDS
+        self._sync_by = min(self._sync_by, now + within) if self._ahead.dirty() else inf
+        self._flush_by = min(self._flush_by, now + _SOON_SECONDS) if self.wires.said else inf
+        first = min(self._sync_by, self._flush_by)
+        if first < self._rest_at:
+            self._rest_at = first
+            self._acts[_REST] = self._on_rest
+            self._timers.set(_REST, first - now)
 
-    def _sync_rest(self) -> None:
-        self._sync_later = None
-        if self._ahead.dirty():
+    def _on_rest(self) -> None:
+        self._rest_at = inf
+        now = time.monotonic()
+        if self._sync_by <= now:
             self._sync()
+        if self._flush_by <= now:
+            self._flush_all()
 
     def _patient(self, effect: Effect) -> bool:
         """Nobody waits for these: the coordinator's forgetting, and finishing that holds no lock and calls nobody."""
@@ -211,12 +288,11 @@ class Loop:
         return isinstance(effect, ForgetMarker) or (isinstance(effect, FinishUnit) and self.workshop.empty(effect))
 
     def _take_all(self) -> None:
-        try:
-            self._take(self._inbox.get(timeout=self._timers.wait()))
-            for _ in range(_MOST_AT_ONCE):
-                self._take(self._inbox.get_nowait())
-        except Empty:
-            return
+        inbox = self._inbox
+        for _ in range(_MOST_AT_ONCE):
+            if not inbox:
+                return
+            self._take(inbox.popleft())
 
     def _take(self, item: Any) -> None:
         if type(item) is Delivery:
@@ -293,7 +369,7 @@ class Loop:
         for effects in self._ahead.synced():
             self._perform(effects)
             self._settle()
-            self._flush()
+        self._flush()
         self._watch_room()
 
     def _watch_room(self) -> None:
@@ -341,7 +417,7 @@ class Loop:
             _logger.warning("site %s has no register of decisions: Site(register=...)", self.wires.site)
 
     def _broadcast(self, effect: Broadcast) -> None:
-        self._publish(self.wires.control(effect.type), effect.message)
+        self._publish(self.wires.control(effect.type), effect.message, effect.patient)
         self.on_said(effect)
 
     def _send(self, effect: Send) -> None:
@@ -351,11 +427,15 @@ class Loop:
         else:
             self._publish(self.wires.inbox(effect.site), effect.message)
 
-    def _publish(self, topic: str, message: m.AnyMessage) -> None:
-        self._take_back(self.wires.say(topic, message, self._seal.close(message)))
+    def _publish(self, topic: str, message: m.AnyMessage, patient: bool = False) -> None:
+        self._take_back(self.wires.say(topic, message, self._seal.close(message), patient))
 
     def _flush(self) -> None:
-        """Let go of what was said."""
+        """Let go of what was said, once somebody waits for some of it."""
+        if self.wires.hurry or self._probe is not None:
+            self._flush_all()
+
+    def _flush_all(self) -> None:
         self._take_back(self.wires.flush())
         if self._local:
             self._settle()

@@ -46,6 +46,8 @@ class Application:
 
     def active(self) -> list[Subscriber]:
         """Subscribers that take part in what comes."""
+        if not self.retired:
+            return self.subscribers
         return [s for s in self.subscribers if not any(s is gone for gone in self.retired)]
 
     def subscribes(self, event_type: str) -> bool:
@@ -230,7 +232,7 @@ class Membership:
             self.id, scope, not any(s.anonymous for s in taking), compensatable,
             len(self.resources) <= 1 and not compensatable, max((s.attempts for s in taking), default=1),
             tuple(sorted(attributes.items())), tuple(kind for kind in ChainKind if kind in self.readers),
-            tuple(sorted({s.name for s in taking})), self.leaving,
+            tuple(sorted({s.name for s in taking})), self.leaving, bool(self.resources) or not self.quiet,
         )  # fmt: skip
 
     def _ask(self, subscriber: Subscriber, part: Part) -> Answer:

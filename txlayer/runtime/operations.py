@@ -30,7 +30,7 @@ REASON = "resolved by an operator"
 
 @dataclass(slots=True)
 class Operations:
-    """The operator's side of a running site. Everything runs on the runtime thread."""
+    """The operator's side of a running site. Everything is done in the turn."""
 
     loop: Loop
     heuristics: dict[TxId, Heuristic] = field(default_factory=dict)

@@ -51,6 +51,11 @@ class Pool:
         """How many there are, stuck ones included: never more than size and spare together."""
         return self._threads
 
+    @property
+    def crowded(self) -> bool:
+        """Jobs wait for a thread."""
+        return not self._jobs.empty()
+
     def submit(self, job: Job) -> bool:
         """Run it when a thread is free; False when all threads are stuck and no more may be started."""
         with self._lock:

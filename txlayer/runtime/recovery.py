@@ -81,7 +81,7 @@ class Recovery:
         self._engine.loop.post(lambda: self._judge(job.result))
 
     def _judge(self, branches: tuple[Branch, ...]) -> None:
-        """On the runtime thread, where it is known who works on what."""
+        """In the turn, where it is known who works on what."""
         ours = self._engine.log.header.incarnation
         orphans = {branch.tx: branch for branch in branches if branch.incarnation not in ("", ours)}
         for tx in orphans.keys() - self.orphans.keys():

@@ -61,7 +61,7 @@ class Registrar:
             self.register.close()
 
     def take(self, effect: Settle | ForgetSettlements) -> None:
-        """On the runtime thread."""
+        """In the turn."""
 
         def done(job: Job) -> None:
             if isinstance(job.result, LogError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from dataclasses import dataclass, field
+from math import inf
 
 from txlayer.effects import TimerKey
 
@@ -32,11 +33,11 @@ class Timers:
         """Do not fire."""
         self.live.pop(key, None)
 
-    def wait(self) -> float | None:
-        """Seconds until the next one is due; None if there is none."""
+    def next_due(self) -> float:
+        """When the next one is due, by the monotonic clock; infinite if there is none."""
         while self.heap and self.live.get(self.heap[0][2]) != self.heap[0][1]:
             heapq.heappop(self.heap)
-        return max(0.0, self.heap[0][0] - time.monotonic()) if self.heap else None
+        return self.heap[0][0] if self.heap else inf
 
     def due(self) -> list[TimerKey]:
         """Those that are due now."""

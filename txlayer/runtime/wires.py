@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from txlayer.codec import encode_bundle
-from txlayer.delivery import Delivery
 from txlayer.errors import PayloadTooLarge, TxLayerError
 from txlayer.logs.record_log import Head
 from txlayer.messages import AnyMessage, Numbered, TxId
-from txlayer.ports import Ack, Bus, Identity, Presence, SiteView, Subscription
+from txlayer.ports import Bus, Identity, Presence, Receiver, SiteView, Subscription
 from txlayer.presence import UNREADABLE, Roster
 
 _logger = logging.getLogger(__name__)
@@ -80,7 +79,10 @@ class Wires:
     _inboxes: dict[str, str] = field(default_factory=dict)
     _controls: dict[str, str] = field(default_factory=dict)
     _head: int = -1
-    _said: dict[str, list[Said]] = field(default_factory=dict)
+    said: dict[str, list[Said]] = field(default_factory=dict)
+    """What waits for the next `flush`, by topic."""
+    hurry: bool = False
+    """Whether somebody waits for some of it, or for what the bus has and has not let go."""
 
     def control(self, event_type: str) -> str:
         """The control topic of a type."""
@@ -105,13 +107,13 @@ class Wires:
         types: Iterable[str],
         durable: bool,
         identity: Identity,
-        on_delivery: Callable[[Delivery], object],
+        receiver: Receiver,
         on_presence: Callable[[SiteView], object],
     ) -> None:
         """Receive, and hear who is there."""
         topics = [self.inbox(self.site), *(self.control(name) for name in types)]
         name = f"txlayer-site-{self.site}" if durable else None
-        self.subscription = self.bus.subscribe(topics, on_delivery, durable=name, identity=identity, ack=Ack.PASSED_ON)
+        self.subscription = self.bus.receive(topics, receiver, durable=name, identity=identity)
         self.roster = Roster(self.bus, on_presence)
 
     def add_types(self, types: Iterable[str], info: dict[str, str]) -> None:
@@ -129,23 +131,25 @@ class Wires:
         except TxLayerError as exc:
             _logger.warning("%s still receives %s: %s", self.site, ", ".join(types), exc)
 
-    def say(self, topic: str, message: AnyMessage, frame: bytes) -> list[TooLarge]:
+    def say(self, topic: str, message: AnyMessage, frame: bytes, patient: bool = False) -> list[TooLarge]:
         """Send a frame with the next `flush`, bundled with others; a large one at once, because the bus may refuse it.
 
         What the bus refuses for its size comes back. What it does not take for another reason the protocol says again.
         """
-        said = self._said.setdefault(topic, [])
+        said = self.said.setdefault(topic, [])
         said.append((message, frame))
+        self.hurry = self.hurry or not patient
         if len(frame) <= _LARGE_BYTES and len(said) < _MOST_IN_A_BUNDLE:
             return []
-        del self._said[topic]
+        del self.said[topic]
         return self._hand_over(topic, said)
 
     def flush(self) -> list[TooLarge]:
         """Let go of what was said."""
-        if not self._said:
+        if not self.said and not self.hurry:
             return []
-        said, self._said = self._said, {}
+        said, self.said = self.said, {}
+        self.hurry = False
         refused = [one for topic, frames in said.items() for one in self._hand_over(topic, frames)]
         self.bus.flush()
         return refused

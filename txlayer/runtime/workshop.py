@@ -17,6 +17,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec import Struct
+
 from txlayer.effects import (
     ApplyWhole,
     AskScope,
@@ -108,8 +110,7 @@ class Objection:
 Result = Input | Again | Objection | None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskDone:
+class TaskDone(Struct, frozen=True):
     """Posted by a worker: a task has come to an end."""
 
     task: Task
@@ -118,7 +119,7 @@ class TaskDone:
 
 @dataclass(slots=True)
 class Workshop:
-    """All work of one site. Everything but the tasks themselves runs on the runtime thread."""
+    """All work of one site. Everything but the tasks themselves belongs to the turn of its loop."""
 
     members: Memberships
     handlers: Pool
@@ -127,6 +128,7 @@ class Workshop:
     within: float
     """Seconds that a handler may take."""
     post: Callable[[object], None]
+    bring: Callable[[object], None]
     later: Callable[[float, Callable[[], None]], Callable[[], None]]
     """Call a function after so many seconds; the result cancels that."""
     probe: Callable[[str, object], None] | None = None
@@ -250,13 +252,17 @@ class Workshop:
             self._finish(task, self._perform(task, member, Attempt()))
             return
         attempt = Attempt()
-        job = Job(partial(self._perform, task, member, attempt), lambda job: self.post(TaskDone(task, job)))
         pool = self._pool(task)
+        job = Job(partial(self._perform, task, member, attempt), lambda job: self._hand_in(TaskDone(task, job), pool))
         if not pool.submit(job):
             self._finish(task, self._hung(task, pool))
         elif pool is self.handlers:
             seconds = self.within * max(1, len(task.events) if isinstance(task, ApplyWhole | Compensate) else 1)
             self._set_deadline(seconds, _Running(task, member, attempt, job, seconds))
+
+    def _hand_in(self, done: TaskDone, pool: Pool) -> None:
+        """On a worker. With other jobs to do it leaves the turn to the loop, which takes several results at once."""
+        (self.post if pool.crowded else self.bring)(done)
 
     def _give_turn(self, task: Lend) -> None:
         if task.turn.set_running_or_notify_cancel():
@@ -328,7 +334,7 @@ class Workshop:
             for tx in (running.task.tx, undo_of(running.task.tx)):
                 try:
                     resource.abandon(tx)
-                except Exception:  # on the runtime thread: a resource that fails must not stop the site
+                except Exception:  # in the turn: a resource that fails must not stop the site
                     _logger.exception("%s could not be taken away from a handler that is given up", tx)
 
     @staticmethod

@@ -34,6 +34,7 @@ from txlayer.ports import (
     Handler,
     Identity,
     Presence,
+    Receiver,
     Retry,
     Subscription,
     Watch,
@@ -226,6 +227,20 @@ class OrderedBus:
             subscription.close()
             raise
         return subscription
+
+    def receive(
+        self,
+        topics: Sequence[str],
+        receiver: Receiver,
+        *,
+        durable: str | None = None,
+        identity: Identity | None = None,
+    ) -> Subscription:
+        """Of the layer's own topics, which are not ordered."""
+        self._check_open()
+        if ordered := [topic for topic in topics if not topic.startswith(self._own)]:
+            raise UsageError(f"{ordered[0]} is ordered: subscribe to it")
+        return self._bus.receive(topics, receiver, durable=durable, identity=identity)
 
     def _open(self, options: LaneOptions, durable: str | None) -> OrderedSubscription:
         config = SubscriberConfig(mode=self._mode, resend=_RESEND, time_to_live=self._time_to_live)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from txlayer import messages as m
 from txlayer.effects import Append, Broadcast, Effect, PresenceChanged
@@ -77,7 +76,7 @@ _OPEN = CoordinatorDesk._open
 
 
 def any_life(self: CoordinatorDesk, create: m.Create) -> list[Any]:
-    return _ON_CREATE(self, msgspec.structs.replace(create, coordinator_life=self.seat.life))
+    return _ON_CREATE(self, replace(create, coordinator_life=self.seat.life))
 
 
 _ON_CREATE = CoordinatorDesk.on_create

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from txlayer import messages as m
 from txlayer.effects import Append, AwaitLog, Broadcast, Drop, Effect, ForgetMarker
@@ -67,7 +66,7 @@ def skip_aborted(self: SubscriberDesk, message: Any) -> list[Any]:
     """What it has heard an abort of passes a follower by, though it stands in the chain of commits."""
     follows = isinstance(message, m.Commit) and message.kind is m.ChainKind.COMMITS
     if follows and message.tx in self.declined:
-        message = msgspec.structs.replace(message, tx=None)
+        message = replace(message, tx=None)
     return _ON_CHAIN(self, message)
 
 
@@ -103,7 +102,7 @@ def intent_without_hashes(self: Executor) -> list[Effect]:
 def _intent_with(self: Executor, **changes: Any) -> list[Effect]:
     def changed(effect: Effect) -> Effect:
         if isinstance(effect, Append) and isinstance(effect.record, Intent):
-            return replace(effect, record=msgspec.structs.replace(effect.record, **changes))
+            return replace(effect, record=replace(effect.record, **changes))
         return effect
 
     return [changed(effect) for effect in _INTEND(self)]

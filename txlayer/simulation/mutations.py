@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from txlayer import messages as m
 from txlayer.effects import (
@@ -344,7 +343,7 @@ def head_unknown(self: RecordLog) -> Head:
 
 
 def unlogged_public(self: TxCoordinator, *args: Any) -> Any:
-    return msgspec.structs.replace(_RECORD(self, *args), public=())
+    return replace(_RECORD(self, *args), public=())
 
 
 _RECORD = TxCoordinator._record
@@ -394,7 +393,7 @@ _ON_INQUIRE = CoordinatorDesk.on_inquire
 
 
 def forgotten_unknown(self: CoordinatorDesk, *args: Any) -> m.Outcome:
-    return msgspec.structs.replace(_OF_FORGOTTEN(self, *args), status=m.Status.UNKNOWN)
+    return replace(_OF_FORGOTTEN(self, *args), status=m.Status.UNKNOWN)
 
 
 _OF_FORGOTTEN = CoordinatorDesk._of_forgotten

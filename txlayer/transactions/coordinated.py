@@ -137,7 +137,7 @@ class Coordinated:
             Append(f"d/{self.tx}", record),
             *self._chain_entry(),
             *(CancelTimer(("c", self.tx, name)) for name in ("window", "votes", "deadline")),
-            Broadcast(self.terms.type, self.decision),
+            Broadcast(self.terms.type, self.decision, patient=not any(self.ballot.members[one].waits for one in final)),
             *self._tell(),
             *(PublishPlain(self.tx, event) for event in public),
             self._timer("retry", self.seat.patience.retry),

@@ -12,8 +12,10 @@ that it holds to peers that ask; it never says what it thinks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec.structs import replace
 
 from txlayer import messages as m
 from txlayer.effects import (
@@ -475,7 +477,7 @@ class Executor:
         identity = self.seat.site if self.choice.identity else ""
         return m.Join(
             self.tx, self.seat.keyring.pseudonym(self.tx), self.hashes, identity,
-            self.choice.one_phase and not self.choice.compensatable, self.choice.attributes,
+            self.choice.one_phase and not self.choice.compensatable, self.choice.attributes, self.choice.waits,
         )  # fmt: skip
 
     def _vote(self) -> Send:

@@ -330,7 +330,7 @@ class Participant:
         """Put chain entries where they were asked for, and what chains then send under their own role."""
         expanded: list[Batch] = []
         for role, effects in batches:
-            if AddEntry not in map(type, effects):
+            if role[0] != "c" or AddEntry not in map(type, effects):  # only coordinators of a transaction add to chains
                 expanded.append((role, effects))
                 continue
             flat: list[Effect] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import inf
 
 import pytest
 
@@ -20,12 +21,12 @@ def test_timers_fire_once_in_the_order_in_which_they_are_due(clock: list[float])
     timers = Timers()
     for name, seconds in (("late", 3.0), ("early", 1.0)):
         timers.set(("x", 0, name), seconds)
-    assert timers.wait() == 1.0
+    assert timers.next_due() == 101.0
     assert timers.due() == []
     clock[0] += 5.0
     assert timers.due() == [("x", 0, "early"), ("x", 0, "late")]
     assert timers.due() == []
-    assert timers.wait() is None
+    assert timers.next_due() == inf
 
 
 def test_a_timer_replaces_the_one_of_the_same_key_and_can_be_cancelled(clock: list[float]) -> None:
@@ -34,7 +35,7 @@ def test_a_timer_replaces_the_one_of_the_same_key_and_can_be_cancelled(clock: li
     timers.set(("x", 0, "a"), 4.0)
     timers.set(("x", 0, "b"), 1.0)
     timers.cancel(("x", 0, "b"))
-    assert timers.wait() == 4.0
+    assert timers.next_due() == 104.0
     clock[0] += 2.0
     assert timers.due() == []
     clock[0] += 2.0

@@ -59,7 +59,9 @@ def test_a_large_frame_leaves_at_once_behind_what_was_said_before() -> None:
     site.say("t", WORD, b"first")
     site.say("t", WORD, bytes(5000))
     assert ears.frames("t") == [b"first", bytes(5000)]
+    assert site.hurry, "the bus has it and has not let it go"
     site.flush()
+    assert ears.flushed == 1
     assert len(ears.frames("t")) == 2
 
 

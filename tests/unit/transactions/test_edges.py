@@ -1,8 +1,7 @@
 """What the world outside, an operator, a finisher or a stranger sees of transactions."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from txlayer import messages as m
 from txlayer.effects import (
