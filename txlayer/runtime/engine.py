@@ -333,7 +333,23 @@ class Engine:
 
     def post(self, event: Input) -> None:
         """Hand an event to the roles."""
-        self.loop.post(event if self._telemetry is None else self._telemetry.call(event))
+        self.loop.post(self._traced(event))
+
+    def call(self, event: Input) -> None:
+        """The same, by a caller that waits for the answer.
+
+        It takes the turn itself, unless a signal could interrupt it in the middle, or its event loop would stand still.
+        """
+        awaited = self.application.loop is not None
+        kept = not awaited and threading.current_thread() is not threading.main_thread()
+        (self.loop.bring if kept else self.loop.post)(self._traced(event))
+
+    def note(self, event: Input) -> None:
+        """The same, of something that nobody waits for."""
+        self.loop.leave(self._traced(event))
+
+    def _traced(self, event: Input) -> Input:
+        return event if self._telemetry is None else self._telemetry.call(event)
 
     def ask(self, question: Callable[[], _T], timeout: float = 10.0) -> _T:
         """Run a function in the turn and return what it returns; `SiteStalled` if that takes too long."""

@@ -6,8 +6,8 @@ for it, and only then acknowledges the deliveries. So the appends of all that ar
 and an idle site waits for nothing but the disk.
 
 There is one turn at a time. The thread that brings something takes it: one that has received, one that has done some
-work. To wake another one for it would take as long as the turn. The loop's own thread takes the turn for timers and for
-the application's threads, which must not be kept, or interrupted by a signal, in the middle of one.
+work, one that waits for an answer. To wake another one would take as long as the turn. The loop's own thread takes the
+turn for timers, and for threads that must not be kept or that a signal may interrupt.
 """
 
 from __future__ import annotations
@@ -140,8 +140,12 @@ class Loop:
         self._inbox.append(item)
         self._ring()
 
+    def leave(self, item: object) -> None:
+        """The same, of something that can wait for the next turn: there is one every second, whatever happens."""
+        self._inbox.append(item)
+
     def bring(self, *items: object) -> None:
-        """The same, by a thread of ours that holds nothing and may be kept: it takes the turn if nobody has it."""
+        """The same, by a thread that holds nothing, may be kept and is not the main one: it takes a free turn."""
         self._inbox.extend(items)
         for _ in range(_MOST_TURNS):
             if not self._inbox or not self._turning.acquire(blocking=False):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Any
 
 _logger = logging.getLogger(__name__)
@@ -33,16 +33,23 @@ class Job:
 
 
 class Pool:
-    """Runs jobs on daemon threads, which are started as they are needed."""
+    """Runs jobs on daemon threads, which are started as they are needed.
+
+    Of the threads that rest, the one that worked last is woken: what it needs is still in the processor's caches.
+    """
 
     def __init__(self, name: str, size: int, spare: int) -> None:
         self._name = name
         self._size = size
         self._spare = spare
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = threading.Lock()
+        self._jobs: deque[Job] = deque()
+        """Those that no thread has begun."""
+        self._resting: list[threading.Lock] = []
+        self._coming = 0
+        """Threads that are about to look for a job."""
+        self._closed = False
         self._threads = 0
-        self._idle = 0
         self.stuck = 0
         """Threads whose job was given up and has not returned."""
 
@@ -54,78 +61,97 @@ class Pool:
     @property
     def crowded(self) -> bool:
         """Jobs wait for a thread."""
-        return not self._jobs.empty()
+        return bool(self._jobs)
 
     def submit(self, job: Job) -> bool:
         """Run it when a thread is free; False when all threads are stuck and no more may be started."""
         with self._lock:
             if self.stuck >= self._size + self._spare:
                 return False
-            if self._idle > 0:
-                self._idle -= 1
-            elif self._may_grow():
-                self._start()
-        self._jobs.put(job)
+            self._jobs.append(job)
+            self._call_threads()
         return True
 
     def give_up(self, job: Job) -> bool:
         """Stop waiting for a job that runs too long; False if it has finished meanwhile."""
+        refused: list[Job] = []
         with self._lock:
             if job.finished or job.given_up:
                 return False
             job.given_up = True
             self.stuck += 1
-            if not self._jobs.empty() and self._may_grow():
-                self._start()
-            refused = self._waiting() if self.stuck >= self._size + self._spare else []
+            if self.stuck >= self._size + self._spare:
+                refused = list(self._jobs)
+                self._jobs.clear()
+            else:
+                self._call_threads()
         for one in refused:
             one.refused = True
             one.done(one)
         return True
 
-    def _waiting(self) -> list[Job]:
-        """Take back what no thread has begun; the ends that `close` put there stay."""
-        taken: list[Job | None] = []
-        try:
-            while True:
-                taken.append(self._jobs.get_nowait())
-        except Empty:
-            jobs = [job for job in taken if job is not None]
-        for _ in range(len(taken) - len(jobs)):
-            self._jobs.put(None)
-        return jobs
-
     def close(self) -> None:
         """Idle threads end; busy ones end when their job does."""
-        for _ in range(self._threads):
-            self._jobs.put(None)
+        with self._lock:
+            self._closed = True
+            while self._resting:
+                self._wake()
 
-    def _may_grow(self) -> bool:
-        return self._threads - min(self.stuck, self._spare) < self._size
+    def _call_threads(self) -> None:
+        """As many as there are jobs, as far as there are threads."""
+        while len(self._jobs) > self._coming:
+            if self._resting:
+                self._wake()
+            elif self._threads - min(self.stuck, self._spare) < self._size:
+                self._start()
+            else:
+                return
+
+    def _wake(self) -> None:
+        self._coming += 1
+        self._resting.pop().release()
 
     def _start(self) -> None:
+        self._coming += 1
         self._threads += 1
         threading.Thread(target=self._work, name=f"txlayer-{self._name}-{self._threads}", daemon=True).start()
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        rest = threading.Lock()
+        rest.acquire()
+        while (job := self._next(rest)) is not None:
             job.started = time.monotonic()
             try:
                 job.result = job.run()
             except Exception:  # the thread is for all jobs
                 _logger.exception("a job of %s failed", self._name)
-            with self._lock:
-                job.finished = True
-                given_up = job.given_up
-                if given_up:
-                    self.stuck -= 1
-                if self._threads - min(self.stuck, self._spare) > self._size:  # its replacement is there
-                    self._threads -= 1
-                    leave = True
-                else:
-                    self._idle += self._jobs.empty()
-                    leave = False
-            if not given_up:
+            leave = self._finish(job)
+            if not job.given_up:
                 job.done(job)
             if leave:
                 return
+
+    def _next(self, rest: threading.Lock) -> Job | None:
+        """The next job, whenever it comes; None if there will be none."""
+        while True:
+            with self._lock:
+                self._coming -= 1
+                if self._jobs:
+                    return self._jobs.popleft()
+                if self._closed:
+                    return None
+                self._resting.append(rest)
+            rest.acquire()
+
+    def _finish(self, job: Job) -> bool:
+        """Whether its thread is one too many: the job was given up, and the replacement is there."""
+        with self._lock:
+            job.finished = True
+            if job.given_up:
+                self.stuck -= 1
+            leave = self._threads - min(self.stuck, self._spare) > self._size
+            if leave:
+                self._threads -= 1
+            else:
+                self._coming += 1
+            return leave

@@ -37,9 +37,50 @@ def test_an_idle_thread_is_used_again() -> None:
     for number in range(5):
         submit(pool, lambda: None, done)
         eventually(lambda number=number: len(done) == number + 1)
-        eventually(lambda: pool._idle == 1)
+        eventually(lambda: len(pool._resting) == 1)
     assert pool.threads == 1
     pool.close()
+
+
+def test_the_thread_that_worked_last_is_woken_first() -> None:
+    pool, done, gates = Pool("t", 3, 0), [], [threading.Event() for _ in range(3)]
+
+    def work(gate: threading.Event) -> int:
+        gate.wait(DEADLINE)
+        return threading.get_ident()
+
+    for gate in gates:
+        submit(pool, lambda gate=gate: work(gate), done)
+    for number, gate in enumerate(gates, 1):
+        gate.set()
+        eventually(lambda number=number: len(pool._resting) == number)
+    last = done[-1]
+    for number in range(4, 9):
+        submit(pool, threading.get_ident, done)
+        eventually(lambda number=number: len(done) == number and len(pool._resting) == 3)
+    assert done[3:] == [last] * 5
+    pool.close()
+
+
+def test_a_job_that_is_submitted_when_another_is_done_is_taken_by_the_same_thread() -> None:
+    pool, ran = Pool("t", 3, 0), []
+    second = Job(lambda: ran.append(threading.get_ident()), lambda job: None)
+    submit(pool, lambda: None)
+    eventually(lambda: len(pool._resting) == 1)
+    assert pool.submit(Job(lambda: ran.append(threading.get_ident()), lambda job: pool.submit(second)))
+    eventually(lambda: len(ran) == 2)
+    assert ran[0] == ran[1]
+    assert pool.threads == 1
+    pool.close()
+
+
+def test_what_was_submitted_before_the_close_is_done() -> None:
+    pool, done, gate = Pool("t", 1, 0), [], threading.Event()
+    submit(pool, lambda: gate.wait(DEADLINE), done)
+    submit(pool, lambda: "second", done)
+    pool.close()
+    gate.set()
+    eventually(lambda: done == [True, "second"])
 
 
 def test_jobs_that_wait_when_the_last_thread_gets_stuck_are_refused() -> None:
