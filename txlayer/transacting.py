@@ -88,7 +88,7 @@ class Transacting:
         if plan.on_votes_missing is not None:
             engine.on_votes_missing[name] = plan.on_votes_missing
         answer = engine.calls.wait(call)
-        engine.call(BeginCall(name, plan.terms, plan.coordinator, tuple(items), plan.predicate))
+        engine.post(BeginCall(name, plan.terms, plan.coordinator, tuple(items), plan.predicate))
         return self, answer
 
     @classmethod
@@ -99,7 +99,7 @@ class Transacting:
             raise UsageError(f"this site publishes in {tx} already: use that, or leave it first")
         call = engine.calls.add(f"{CALL}{secrets.token_hex(8)}", tx)
         answer = engine.calls.wait(call)
-        engine.call(JoinCall(call.name, tx))
+        engine.post(JoinCall(call.name, tx))
         return cls(engine, call, None, event_type, joined=True), answer
 
     @property
@@ -123,7 +123,7 @@ class Transacting:
         self.check_open("commit")
         self.end()
         answer = self.engine.calls.wait(self.call)
-        self.engine.call(CommitCall(self.call.name, within))
+        self.engine.post(CommitCall(self.call.name, within))
         return answer
 
     def abort(self, reason: str) -> Future[Answer]:
@@ -131,7 +131,7 @@ class Transacting:
         self.check_open("abort")
         self.end()
         answer = self.engine.calls.wait(self.call)
-        self.engine.call(AbortCall(self.call.name, reason))
+        self.engine.post(AbortCall(self.call.name, reason))
         return answer
 
     def begin_within(self) -> float:

@@ -110,3 +110,15 @@ def test_packets_are_read_whatever_pieces_they_come_in(payloads: list[bytes], cu
     client._sock = None
     assert received == list(enumerate(payloads, 1))
     assert not socket.chunks
+
+
+def test_events_that_come_keep_the_connection_alive_as_with_paho() -> None:
+    """The answer to a ping may be stuck behind them."""
+    client: Any = QuickClient(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+    client.on_message = lambda *_: None
+    client._last_bytes_received = client._last_msg_in = 0.0
+    client._sock = BufferedSocket(Chunks(publish(1, b"x"), []))
+    client.loop_read()
+    client._sock = None
+    assert client._last_bytes_received > 0.0
+    assert client._last_msg_in > 0.0

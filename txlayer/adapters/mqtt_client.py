@@ -22,7 +22,7 @@ from txlayer.adapters.mqtt_socket import BufferedSocket, no_delay
 _TAKEN = ReasonCode(PacketTypes.PUBACK)
 _NO_PROPERTIES = Properties(PacketTypes.PUBACK)
 _NOBODY_SUBSCRIBES = 0x10
-_RECEIVED = MQTTMessage().state
+_RECEIVED = MQTTMessage()
 
 
 class PackedProperties(Properties):
@@ -64,7 +64,7 @@ class QuickMessage(MQTTMessage):
 
     def __init__(self, mid: int, topic: bytes) -> None:
         self.mid, self._topic = mid, topic
-        self.state = _RECEIVED
+        self.state, self.info = _RECEIVED.state, _RECEIVED.info
 
 
 class QuickClient(Client):
@@ -127,7 +127,8 @@ class QuickClient(Client):
         message.qos, message.dup, message.retain = qos, bool(command & 8), bool(command & 1)
         message.payload = packet[end:]
         message.properties = PackedProperties(packet[start:end])
-        message.timestamp = time.monotonic()
+        # By one of these, depending on its release, paho tells a slow broker from one that is gone.
+        message.timestamp = self._last_bytes_received = self._last_msg_in = time.monotonic()
         self.on_message(self, None, message)
         return True
 

@@ -335,15 +335,6 @@ class Engine:
         """Hand an event to the roles."""
         self.loop.post(self._traced(event))
 
-    def call(self, event: Input) -> None:
-        """The same, by a caller that waits for the answer.
-
-        It takes the turn itself, unless a signal could interrupt it in the middle, or its event loop would stand still.
-        """
-        awaited = self.application.loop is not None
-        kept = not awaited and threading.current_thread() is not threading.main_thread()
-        (self.loop.bring if kept else self.loop.post)(self._traced(event))
-
     def note(self, event: Input) -> None:
         """The same, of something that nobody waits for."""
         self.loop.leave(self._traced(event))
@@ -507,10 +498,9 @@ class Engine:
 
     def _on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Over the limit they are lost, as on the way they might be: their senders say them again."""
-        if self.loop.waiting() < MOST_WAITING:
-            self.loop.bring(*deliveries)
-            return
-        for delivery in deliveries:
+        room = max(0, MOST_WAITING - self.loop.waiting())
+        self.loop.bring(*deliveries[:room])
+        for delivery in deliveries[room:]:
             delivery.ack()
             self.wires.lost += 1
             if self.wires.lost % 1000 == 1:

@@ -6,8 +6,8 @@ for it, and only then acknowledges the deliveries. So the appends of all that ar
 and an idle site waits for nothing but the disk.
 
 There is one turn at a time. The thread that brings something takes it: one that has received, one that has done some
-work, one that waits for an answer. To wake another one would take as long as the turn. The loop's own thread takes the
-turn for timers, and for threads that must not be kept or that a signal may interrupt.
+work. To wake another one would take as long as the turn. The loop's own thread takes the turn for timers and for the
+application's threads, whose calls end at their deadlines and which a signal may interrupt.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Loop:
         self._inbox.append(item)
 
     def bring(self, *items: object) -> None:
-        """The same, by a thread that holds nothing, may be kept and is not the main one: it takes a free turn."""
+        """The same, by a thread of ours that holds nothing and may be kept: it takes the turn if nobody has it."""
         self._inbox.extend(items)
         for _ in range(_MOST_TURNS):
             if not self._inbox or not self._turning.acquire(blocking=False):
@@ -216,8 +216,9 @@ class Loop:
 
     def _sleep(self) -> None:
         """Until somebody rings, or the next timer is due."""
+        wakes_at = self._wakes_at
         try:
-            self._bell.get(timeout=None if self._wakes_at == inf else max(0.0, self._wakes_at - time.monotonic()))
+            self._bell.get(timeout=None if wakes_at == inf else max(0.0, wakes_at - time.monotonic()))
         except Empty:
             return
         finally:
@@ -236,12 +237,13 @@ class Loop:
     def _guard(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as exc:
-            _logger.critical("site %s stops: %s", self.wires.site, exc, exc_info=not isinstance(exc, TxLayerError))
-            self.error = exc
+        except BaseException as exc:  # also SystemExit of a predicate: on whatever thread, no site stops silently
+            error = exc if isinstance(exc, Exception) else TxLayerError(f"a turn was ended by {exc!r}")
+            self.error = error
             self._end()
-            self.calls.fail(exc)
-            self.on_stopped(exc)
+            self.calls.fail(error)
+            self.on_stopped(error)
+            _logger.critical("site %s stops: %s", self.wires.site, error, exc_info=not isinstance(exc, TxLayerError))
 
     def _turn(self) -> None:
         if self.participant.coordinator.room_low:  # nothing new begins, so no sync may come that would notice

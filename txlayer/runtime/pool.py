@@ -112,9 +112,9 @@ class Pool:
         self._resting.pop().release()
 
     def _start(self) -> None:
+        threading.Thread(target=self._work, name=f"txlayer-{self._name}-{self._threads + 1}", daemon=True).start()
         self._coming += 1
         self._threads += 1
-        threading.Thread(target=self._work, name=f"txlayer-{self._name}-{self._threads}", daemon=True).start()
 
     def _work(self) -> None:
         rest = threading.Lock()
@@ -127,9 +127,15 @@ class Pool:
                 _logger.exception("a job of %s failed", self._name)
             leave = self._finish(job)
             if not job.given_up:
-                job.done(job)
+                self._hand_in(job)
             if leave:
                 return
+
+    def _hand_in(self, job: Job) -> None:
+        try:
+            job.done(job)
+        except Exception:  # the thread is counted on
+            _logger.exception("the end of a job of %s failed", self._name)
 
     def _next(self, rest: threading.Lock) -> Job | None:
         """The next job, whenever it comes; None if there will be none."""

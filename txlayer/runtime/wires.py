@@ -142,6 +142,7 @@ class Wires:
         if len(frame) <= _LARGE_BYTES and len(said) < _MOST_IN_A_BUNDLE:
             return []
         del self.said[topic]
+        self.hurry = True  # the bus has it, and lets go of it only with a flush
         return self._hand_over(topic, said)
 
     def flush(self) -> list[TooLarge]:

@@ -12,9 +12,12 @@ import pytest
 
 import txlayer
 from tests.conftest import DEADLINE, eventually
+from txlayer.adapters.ack_window import AckWindow
+from txlayer.delivery import Delivery
 from txlayer.errors import LogFailed
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.record_log import Identity, open_log
+from txlayer.runtime import engine
 from txlayer.runtime.calls import Calls
 from txlayer.runtime.loop import Loop
 from txlayer.runtime.wires import Wires
@@ -48,6 +51,14 @@ def test_whoever_brings_something_takes_the_turn(loop: Loop) -> None:
     taken: list[threading.Thread] = []
     loop.bring(lambda: taken.append(threading.current_thread()))
     assert taken == [threading.current_thread()]
+
+
+def test_what_is_left_is_taken_with_the_next_turn(loop: Loop) -> None:
+    taken: list[int] = []
+    loop.leave(lambda: taken.append(1))
+    assert not taken
+    loop.bring(lambda: taken.append(2))
+    assert taken == [1, 2]
 
 
 def test_what_an_application_posts_is_taken_by_the_loops_own_thread(loop: Loop) -> None:
@@ -102,12 +113,13 @@ def test_a_timer_that_is_set_in_anothers_turn_wakes_the_loops_own_thread(loop: L
     assert fired == [loop._thread]
 
 
-def test_an_error_in_anothers_turn_stops_the_site_and_not_the_thread(loop: Loop) -> None:
+@pytest.mark.parametrize("error", [LogFailed("the disk is gone"), SystemExit(3)])
+def test_an_error_in_anothers_turn_stops_the_site_and_not_the_thread(loop: Loop, error: BaseException) -> None:
     stopped: list[Exception] = []
     loop.on_stopped = stopped.append
 
     def fail() -> None:
-        raise LogFailed("the disk is gone")
+        raise error
 
     loop.bring(fail)
     assert loop.error is stopped[0]
@@ -133,3 +145,24 @@ def test_a_stop_waits_for_the_turn_that_another_thread_has(loop: Loop) -> None:
     assert over.is_set()
     assert not loop._thread.is_alive()
     holder.join(DEADLINE)
+
+
+def test_a_site_that_is_behind_takes_only_what_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "MOST_WAITING", 5)
+    taken: list[Delivery] = []
+    acked: list[int] = []
+    window = AckWindow(lambda released: acked.extend(delivery.token for delivery in released))
+    deliveries = [Delivery("t", b"%d" % number) for number in range(6)]
+    for number, delivery in enumerate(deliveries):
+        window.receive(delivery, number)
+    full: Any = SimpleNamespace(
+        loop=SimpleNamespace(waiting=lambda: 3, bring=lambda *items: taken.extend(items)),
+        wires=SimpleNamespace(lost=0),
+        settings=SimpleNamespace(name="site"),
+    )
+    engine.Engine._on_deliveries(full, deliveries)
+    assert [delivery.payload for delivery in taken] == [b"0", b"1"]
+    assert full.wires.lost == 4
+    for delivery in taken:
+        delivery.ack()
+    assert acked == list(range(6))

@@ -137,3 +137,15 @@ def test_a_job_that_fails_costs_no_thread_and_is_done_without_a_result() -> None
     eventually(lambda: done == [None, "next"])
     assert pool.threads == 1
     pool.close()
+
+
+def test_a_thread_survives_an_end_that_fails() -> None:
+    pool, done = Pool("t", 1, 0), []
+
+    def fail(job: Job) -> None:
+        raise ValueError("not taken")
+
+    assert pool.submit(Job(lambda: None, fail))
+    submit(pool, lambda: "next", done)
+    eventually(lambda: done == ["next"])
+    pool.close()

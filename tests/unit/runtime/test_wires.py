@@ -65,6 +65,19 @@ def test_a_large_frame_leaves_at_once_behind_what_was_said_before() -> None:
     assert len(ears.frames("t")) == 2
 
 
+def test_what_nobody_waits_for_is_let_go_all_the_same_once_the_bus_has_it() -> None:
+    ears = Ears()
+    site = wires(ears)
+    site.say("t", WORD, b"small", patient=True)
+    assert not site.hurry
+    site.say("t", WORD, bytes(5000), patient=True)
+    assert site.hurry
+    for _ in range(64):
+        site.say("u", WORD, b"small", patient=True)
+    site.flush()
+    assert (ears.flushed, site.hurry) == (1, False)
+
+
 def test_what_is_too_large_comes_back_and_the_rest_of_its_bundle_leaves() -> None:
     ears = Ears(most=3000)
     site = wires(ears)
