@@ -327,7 +327,7 @@ class SiteBase:
         """With a hosting site chosen, if one is wanted. Waits a while for one."""
         if plan.coordinator != HOSTED:
             return plan
-        hosts = self._engine.await_hosts(5.0)
+        hosts = self._engine.neighbours.await_hosts(5.0)
         if not hosts:
             raise UsageError(
                 "no site offers to host: start one with `txlayer coordinator serve`, or with Site(..., hosts=True)"
@@ -351,7 +351,7 @@ class SiteBase:
         def begin() -> tuple[Transacting, Future[Answer]]:
             if tx is not None:
                 return Transacting.join(self._engine, tx, name)
-            entry = self._engine.find_open(name, wanted, within)
+            entry = self._engine.neighbours.find_open(self._engine.bus, name, wanted, within)
             if entry is None:
                 raise UsageError(f"no open transaction of type {name!r} with {wanted} within {within} s")
             return Transacting.join(self._engine, entry.tx, entry.type)
@@ -377,7 +377,7 @@ class SiteBase:
 
     def _elsewhere(self) -> list[str]:
         """Other sites that may have coordinated for this one."""
-        views = list(self._engine.views.values())
+        views = list(self._engine.neighbours.views.values())
         return sorted(view.name for view in views if view.info.get(HOSTS) == "yes" and view.name != self.name)
 
     def transactions(self) -> list[TransactionView]:
@@ -387,22 +387,22 @@ class SiteBase:
 
     def on_surface(self, hear: Callable[[Surface], object]) -> None:
         """Hear of what an operator should see: a parked compensation, a follower that is stale, ignored votes, ..."""
-        self._engine.surfaces.append(hear)
+        self._engine.surfacing.hearers.append(hear)
 
     def sites(self) -> list[SiteView]:
         """Who is present on the bus, as far as is known here."""
         self._engine.check(new=False)
-        return sorted(self._engine.views.values(), key=lambda view: view.name)
+        return sorted(self._engine.neighbours.views.values(), key=lambda view: view.name)
 
     def subscribed(self, type: str | type) -> list[str]:
         """Names of the present sites that subscribe to a type, as far as is known here."""
         self._engine.check(new=False)
-        return self._engine.subscribed(self._type_name(type))
+        return self._engine.neighbours.subscribed(self._type_name(type))
 
     def follow_anew(self, coordinator: str) -> None:
         """After a snapshot was loaded: followers and durable local members here read a coordinator from now on."""
         self._engine.check()
-        view = self._engine.views.get(coordinator)
+        view = self._engine.neighbours.views.get(coordinator)
         if view is None:
             raise UsageError(f"site {coordinator!r} was never seen on this bus")
         self._engine.follow_anew(view)

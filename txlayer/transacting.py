@@ -86,7 +86,7 @@ class Transacting:
         size = size_of_terms(plan.terms)
         self = cls(engine, call, plan, plan.terms.type, ended=plan.terms.one_shot, bytes=size)
         if plan.on_votes_missing is not None:
-            engine.on_votes_missing[name] = plan.on_votes_missing
+            engine.surfacing.on_votes_missing[name] = plan.on_votes_missing
         answer = engine.calls.wait(call)
         engine.post(BeginCall(name, plan.terms, plan.coordinator, tuple(items), plan.predicate))
         return self, answer
@@ -263,7 +263,7 @@ class Transacting:
 
     def release(self, call: ConfirmCall | LeaveCall) -> None:
         """Let go of the call here."""
-        self.engine.on_votes_missing.pop(self.call.name, None)
+        self.engine.surfacing.on_votes_missing.pop(self.call.name, None)
         self.engine.calls.remove(self.call)
         here = self.plan is not None and self.plan.coordinator == self.engine.settings.name
         (self.engine.note if here and isinstance(call, ConfirmCall) else self.engine.post)(call)

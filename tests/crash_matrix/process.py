@@ -101,7 +101,7 @@ class Driver:
         return "knows", " ".join(self.site.subscribed(type))
 
     def _on_hosts(self, key: str) -> tuple[str, str]:
-        return "hosts", " ".join(self.site._engine.hosts())
+        return "hosts", " ".join(self.site._engine.neighbours.hosts())
 
     def _on_views(self, key: str) -> tuple[str, str]:
         return "views", " ".join(sorted({f"{view.part}:{view.state}" for view in self.site.transactions()}))

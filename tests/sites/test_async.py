@@ -118,7 +118,7 @@ def test_waiting_for_a_host_does_not_stop_the_users_loop(memory_sites: Sites) ->
 
     async def main() -> None:
         async with make(memory_sites, "p") as publisher:
-            publisher._engine.await_hosts = no_host  # type: ignore[method-assign]
+            publisher._engine.neighbours.await_hosts = no_host  # type: ignore[method-assign]
             asyncio.get_running_loop().call_soon(seen.set)
             with pytest.raises(UsageError, match="no site offers to host"):
                 await publisher.send(type, [1], coordinator="hosted")
@@ -160,7 +160,7 @@ def test_what_a_thread_begins_for_a_cancelled_task_is_given_up(memory_sites: Sit
         member.subscribe(type, lambda tx, event: None)
         async with member, make(memory_sites, "h", hosts=True) as host, make(memory_sites, "p") as publisher:
             await until(lambda: host.subscribed(type) == [member.name])
-            await until(lambda: publisher._engine.hosts() == [host.name])
+            await until(lambda: publisher._engine.neighbours.hosts() == [host.name])
             tx = publisher.transaction(type, coordinator=host.name)
             begin = tx._begin
 

@@ -156,7 +156,7 @@ def test_one_shot_where_it_is_not_allowed(publisher: Site, orders: str) -> None:
 
 
 def test_no_host(publisher: Site, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher._engine, "await_hosts", lambda seconds: [])
+    monkeypatch.setattr(publisher._engine.neighbours, "await_hosts", lambda seconds: [])
     with pytest.raises(UsageError, match="no site offers to host"):
         publisher.transaction(orders, coordinator="hosted").start()
 
@@ -329,7 +329,7 @@ def test_a_message_that_the_bus_does_not_take_fails_its_transaction(
     publisher: Site, memory_sites: Sites, orders: str, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = memory_sites.start("host", hosts=True)
-    eventually(lambda: host.name in publisher._engine.hosts(), "the publisher knows the host")
+    eventually(lambda: host.name in publisher._engine.neighbours.hosts(), "the publisher knows the host")
     _take_at_most(publisher, 3000, monkeypatch)
     much = {"much": "y" * 5000}
     with pytest.raises(TransactionAborted, match="3000 is the most"):

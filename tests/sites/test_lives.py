@@ -421,14 +421,14 @@ def test_nobody_begins_a_transaction_at_a_host_that_drains(sites: Sites) -> None
     member = sites.member("a", type, lambda tx, event: leave.wait(DEADLINE))
     host, publisher = sites.start("h", hosts=True), sites.start("p")
     sites.know(publisher, type, member)
-    eventually(lambda: publisher._engine.hosts() == [host.name])
+    eventually(lambda: publisher._engine.neighbours.hosts() == [host.name])
     result: list[Any] = []
     thread = threading.Thread(target=lambda: result.append(publisher.send(type, ["x"], coordinator="hosted")))
     thread.start()
     eventually(member.transactions)
     closing = threading.Thread(target=lambda: host.close(DEADLINE))
     closing.start()
-    eventually(lambda: publisher._engine.hosts() == [], "it does not offer any more")
+    eventually(lambda: publisher._engine.neighbours.hosts() == [], "it does not offer any more")
     with pytest.raises(TransactionRefused, match="is closing"):
         publisher.send(type, ["y"], coordinator=host.name)
     leave.set()
@@ -542,7 +542,7 @@ def test_a_key_is_known_to_the_coordinator_that_had_it(memory_sites: Sites, note
     assert publisher.outcome(key="order 7").status is Status.ABORTED
     host = memory_sites.start("host", hosts=True)
     eventually(lambda: host.subscribed(type) == publisher.subscribed(type))
-    eventually(lambda: publisher._engine.hosts() == [host.name])
+    eventually(lambda: publisher._engine.neighbours.hosts() == [host.name])
     publisher.send(type, ["x"], key="order 7", coordinator=host.name)
     unknown = publisher.outcome(key="order 7")
     assert unknown.status is Status.UNKNOWN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -212,7 +213,7 @@ def test_several_publishers_at_a_hosted_coordinator(sites: Sites, notes: Notes) 
     publisher, members = three(sites, notes, type)
     third = sites.start("third")
     sites.know(host, type, *members)
-    eventually(lambda: host.name in publisher._engine.hosts())
+    eventually(lambda: host.name in publisher._engine.neighbours.hosts())
     subject = {"subject": "DSOnline"}
     with publisher.transaction(type, subject, access=Access.MULTI, coordinator=host.name) as tx:
         assert tx.id.coordinator == host.name
@@ -224,7 +225,9 @@ def test_several_publishers_at_a_hosted_coordinator(sites: Sites, notes: Notes) 
             joined.publish({"more": "..."})
     for member in "abc":
         assert notes.of(member) == [{"time": "15:00"}, {"agenda": "..."}, {"more": "..."}]
-    eventually(lambda: third._engine.find_open(type, subject, 0.0) is None, "the directory shows it no more")
+    here = third._engine
+    find = partial(here.neighbours.find_open, here.bus, type, subject, 0.0)
+    eventually(lambda: find() is None, "the directory shows it no more")
     with pytest.raises(UsageError, match="no open transaction"), third.join_transaction(type, subject, within=0.1):
         pass
 

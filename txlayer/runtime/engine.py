@@ -16,16 +16,13 @@ from typing import Any, TypeVar
 from txlayer.connect import connect
 from txlayer.delivery import Delivery
 from txlayer.effects import (
-    AbortCall,
     Broadcast,
     Closing,
     FollowCall,
     Input,
     PresenceChanged,
     Send,
-    Surface,
     UnfollowCall,
-    WaitLonger,
 )
 from txlayer.errors import Closed, SiteStalled, TxLayerError, UsageError
 from txlayer.logs.memory import MemoryDisk
@@ -46,10 +43,12 @@ from txlayer.runtime.log_url import open_disk, open_register
 from txlayer.runtime.loop import Loop, Probe
 from txlayer.runtime.membership import Application
 from txlayer.runtime.memberships import Left, Memberships
+from txlayer.runtime.neighbours import Neighbours, types_of
 from txlayer.runtime.operations import Operations, answer_to
 from txlayer.runtime.pool import Job, Pool
 from txlayer.runtime.recovery import Recovery
 from txlayer.runtime.settling import Registrar
+from txlayer.runtime.surfacing import Surfacing
 from txlayer.runtime.unit_work import Marked
 from txlayer.runtime.wires import HOSTS, TYPES, Wires, remembered_head
 from txlayer.runtime.workshop import Lend, Workshop
@@ -111,16 +110,14 @@ class Engine:
         self.settings = settings
         self.application = application
         self.calls = Calls()
-        self.on_votes_missing: dict[str, Callable[[TxId | None], float | None]] = {}
-        self.surfaces: list[Callable[[Surface], object]] = []
+        self.surfacing = Surfacing(settings.name, self.calls)
+        self.neighbours = Neighbours()
         self.on_types: Callable[[], None] = lambda: None
         self.draining = False
         self.started = False
         self.closed = False
-        self.views: dict[str, SiteView] = {}
         self.resources: ResourceGroup | None = None
         self._types_watch: Any = None
-        self._open_watch: Any = None
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._since: dict[TxId, float] = {}
@@ -207,13 +204,14 @@ class Engine:
             probe,
         )
         self.loop.workshop = self.workshop
-        self.loop.on_surface = self._on_surface
+        self.surfacing.start(self.participant, self.workshop.handlers, self.loop.post)
+        self.loop.on_surface = self.surfacing.take
         self.loop.on_said = self._on_said
         self.loop.on_stopped = self._on_stopped
         self.operations = Operations.of(self.loop)
         self.loop.on_operate = self._on_operate
         self.application.give_up = self.loop.post
-        self.application.surface = lambda surface: self.loop.post(partial(self._on_surface, surface))
+        self.application.surface = lambda surface: self.loop.post(partial(self.surfacing.take, surface))
         if settings.register is not None:
             opener = partial(open_register, settings.register)
             self.loop.registrar = Registrar(opener, seat, self.workshop.finishers, self.loop.post, self.loop.later)
@@ -299,9 +297,9 @@ class Engine:
         if self.durable and self.loop.error is None:
             self.wires.remember(self.log.head())
         self.wires.close()
-        for watch in (self._types_watch, self._open_watch):
-            if watch is not None:
-                watch.close()
+        if self._types_watch is not None:
+            self._types_watch.close()
+        self.neighbours.close()
         for pool in (self.workshop.handlers, self.workshop.voters, self.workshop.finishers):
             pool.close()
         if self.resources is not None:
@@ -437,37 +435,8 @@ class Engine:
         new = [name for name in self._types() if name not in before]
         if new:
             self.wires.add_types(new, self._info())
-        for view in list(self.views.values()):
-            self._follow(view)
-
-    def hosts(self) -> list[str]:
-        """Sites that offer to coordinate for others."""
-        alive = [view for view in list(self.views.values()) if view.standing is Standing.ALIVE]
-        return sorted(view.name for view in alive if view.info.get(HOSTS) == "yes")
-
-    def await_hosts(self, seconds: float) -> list[str]:
-        """The same; if there is none, wait a while for one."""
-        return _await(self.hosts, seconds)
-
-    def find_open(
-        self, event_type: str, attributes: dict[str, str], seconds: float
-    ) -> directory.OpenTransaction | None:
-        """An open transaction that others may publish in; waits a while for one."""
-        watch = self.open_watch()
-        entries = _await(lambda: directory.found(watch, event_type, attributes), seconds)
-        return entries[0] if entries else None
-
-    def subscribed(self, event_type: str) -> list[str]:
-        """Sites that are present and subscribe to the type, as far as is known here."""
-        alive = [view for view in list(self.views.values()) if view.standing is Standing.ALIVE]
-        return sorted(view.name for view in alive if event_type in _types_of(view))
-
-    def open_watch(self) -> Any:
-        """The directory of open transactions, watched from the first time that it is asked for."""
-        with self._lock:
-            if self._open_watch is None:
-                self._open_watch = self.bus.watch(directory.OPEN)
-            return self._open_watch
+        for view in self.neighbours.alive():
+            self._read_chains(view, anew=False)
 
     # What a site is
 
@@ -507,16 +476,11 @@ class Engine:
                 _logger.warning("site %s is behind: more than %d messages wait", self.settings.name, MOST_WAITING)
 
     def _on_presence(self, view: SiteView) -> None:
-        self.views[view.name] = view
+        self.neighbours.views[view.name] = view
         alive = view.standing is Standing.ALIVE
         life, log = view.identity.life, view.identity.incarnation
-        self.loop.post(PresenceChanged(view.name, life, alive, _types_of(view), log))
+        self.loop.post(PresenceChanged(view.name, life, alive, types_of(view), log))
         if alive:
-            self._follow(view)
-
-    def _follow(self, view: SiteView) -> None:
-        """Sites that follow, or are durable local members, read every coordinator that they hear of."""
-        if view.standing is Standing.ALIVE:
             self._read_chains(view, anew=False)
 
     def follow_anew(self, view: SiteView) -> None:
@@ -524,6 +488,7 @@ class Engine:
         self._read_chains(view, anew=True)
 
     def _read_chains(self, view: SiteView, anew: bool) -> None:
+        """Sites that follow, or are durable local members, read every coordinator that they hear of."""
         for kind in ChainKind:
             types = sorted(self._read_types(kind))
             if types or anew:
@@ -539,51 +504,6 @@ class Engine:
         if type(effect.message) is Census:
             self._since.setdefault(effect.message.tx, time.monotonic())
         self.open_transactions.on_said(effect)
-
-    def _on_surface(self, surface: Surface) -> None:
-        _logger.info("%s: %s %s %s", self.settings.name, surface.what, surface.tx or "", surface.detail)
-        call = self.calls.open.get(surface.detail)
-        if surface.what == "votes missing":
-            self._on_votes_missing(surface)
-        elif surface.what == "distributed part aborted" and call is not None:
-            call.aborting = self.participant.publishers[surface.detail].outcome
-        for hear in self.surfaces:
-            self._run(partial(hear, surface))
-
-    def _on_votes_missing(self, surface: Surface) -> None:
-        patience = self.on_votes_missing.get(surface.detail)
-        abort = AbortCall(surface.detail, "votes are missing")
-        if patience is None:
-            self.loop.post(abort)
-        else:
-            self._run(partial(self._ask_patience, patience, surface), otherwise=partial(self.loop.post, abort))
-
-    def _ask_patience(self, patience: Callable[[TxId | None], float | None], surface: Surface) -> None:
-        seconds = 0.0
-        try:
-            seconds = patience(surface.tx) or 0.0
-        finally:
-            longer = WaitLonger(surface.detail, seconds)
-            self.loop.post(longer if seconds > 0 else AbortCall(surface.detail, "votes are missing"))
-
-    def _run(self, act: Callable[[], object], otherwise: Callable[[], object] = lambda: None) -> None:
-        """Application code that belongs to no transaction here: on a thread for handlers, if not all of them hang."""
-
-        def run() -> None:
-            try:
-                act()
-            except Exception:
-                _logger.exception("site %s: a callback failed", self.settings.name)
-
-        def done(job: Job) -> None:
-            if job.refused:
-                _logger.error("site %s: a callback is not called, all threads for handlers hang", self.settings.name)
-                otherwise()
-
-        job = Job(run, done)
-        if not self.workshop.handlers.submit(job):
-            job.refused = True
-            done(job)
 
     def _on_stopped(self, error: Exception) -> None:
         threading.Thread(target=self._leave, args=(error,), name="txlayer-leave", daemon=True).start()
@@ -627,20 +547,6 @@ def _connect(url: str) -> Bus:
     """
     prompt = {"linger.ms": 0} if url.startswith("kafka:") and "linger.ms" not in url else {}
     return connect(url, **prompt)
-
-
-def _await(look: Callable[[], list[_T]], seconds: float) -> list[_T]:
-    """Look until there is something, for so many seconds."""
-    deadline = time.monotonic() + seconds
-    pause = threading.Event()
-    while not (found := look()) and time.monotonic() < deadline:
-        pause.wait(0.01)
-    return found
-
-
-def _types_of(view: SiteView) -> tuple[str, ...]:
-    types = view.info.get(TYPES, "")
-    return tuple(types.split("\n")) if types else ()
 
 
 def _left_in(log: RecordLog) -> dict[TxId, Left]:
