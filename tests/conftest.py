@@ -20,6 +20,15 @@ DEADLINE = 30.0
 """Seconds that any condition may take on a busy machine before a test gives up."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The seeds first and the unit tests next: each worker begins with its share of this list, in this order.
+
+    The first worker spends minutes on the seeds, which leave the processors to all others. What waits behind them is
+    handed to whoever has run out of work, so it had better be short.
+    """
+    items.sort(key=lambda item: ("::test_no_seed_breaks" not in item.nodeid, "tests/unit/" not in item.nodeid))
+
+
 def eventually(condition: Callable[[], object], what: str = "", deadline: float = DEADLINE) -> None:
     """Wait until `condition()` is true."""
     end = time.monotonic() + deadline
