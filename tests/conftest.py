@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from txlayer.testing.kafka import Kafka
+from txlayer.testing.plugin import obtain_or_skip
 
 # On a busy machine any example may be slow.
 settings.register_profile("patient", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,3 +40,17 @@ def eventually(condition: Callable[[], object], what: str = "", deadline: float 
         if time.monotonic() > end:
             raise AssertionError(f"not within {deadline} s: {what or condition}")
         pause.wait(0.005)
+
+
+@pytest.fixture(scope="session")
+def kafka_to_kill() -> Iterator[Kafka]:
+    """Started once: a Kafka takes seconds of a processor until it is there."""
+    with obtain_or_skip(Kafka) as broker:
+        yield broker
+
+
+@pytest.fixture
+def mortal_kafka_broker(kafka_to_kill: Kafka) -> Kafka:
+    """A Kafka that a test may kill, for tests whose names of topics and sites are their own."""
+    kafka_to_kill.start()  # the last test may have left it dead
+    return kafka_to_kill
