@@ -170,7 +170,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
 
 @pytest.fixture(params=KINDS)
 def private_world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
-    """A broker of this test's own, which it may kill."""
+    """A broker that this test may kill."""
     yield from open_private_world(request)
 
 
@@ -189,7 +189,7 @@ def open_private_world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
     elif kind == "mqtt":
         private = ServerWorld(request.getfixturevalue("private_mqtt_broker")(persistence=True))
     else:
-        private = ServerWorld(request.getfixturevalue("private_kafka_broker")())
+        private = ServerWorld(request.getfixturevalue("mortal_kafka_broker"))
     yield from _closed(private, request.param)
 
 

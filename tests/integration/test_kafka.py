@@ -349,8 +349,8 @@ def test_settings_that_the_client_refuses_are_a_usage_error() -> None:
         connect("kafka://127.0.0.1:1", config={"no.such.setting": 1})
 
 
-def test_a_topic_is_created_while_the_broker_is_away(private_kafka_broker: Callable[..., Kafka], name: str) -> None:
-    broker = private_kafka_broker()
+def test_a_topic_is_created_while_the_broker_is_away(mortal_kafka_broker: Kafka, name: str) -> None:
+    broker = mortal_kafka_broker
     with connect(broker.url) as bus:
         broker.kill()
         receipts = [bus.publish(name, b"%d" % number, key=b"k") for number in range(50)]
@@ -363,10 +363,8 @@ def test_a_topic_is_created_while_the_broker_is_away(private_kafka_broker: Calla
     assert read_plainly(broker.address, name).value() == b"0"
 
 
-def test_close_while_the_broker_is_away_fails_what_is_left(
-    private_kafka_broker: Callable[..., Kafka], name: str
-) -> None:
-    broker = private_kafka_broker()
+def test_close_while_the_broker_is_away_fails_what_is_left(mortal_kafka_broker: Kafka, name: str) -> None:
+    broker = mortal_kafka_broker
     bus = connect(broker.url)
     bus.publish(name, b"x").wait(DEADLINE)
     bus.subscribe(name, lambda _: None)
@@ -380,8 +378,8 @@ def test_close_while_the_broker_is_away_fails_what_is_left(
             receipt.wait(DEADLINE)
 
 
-def test_a_buffer_full_of_events_refuses_no_latest_value(private_kafka_broker: Callable[..., Kafka], name: str) -> None:
-    broker = private_kafka_broker()
+def test_a_buffer_full_of_events_refuses_no_latest_value(mortal_kafka_broker: Kafka, name: str) -> None:
+    broker = mortal_kafka_broker
     with connect(broker.url, buffer_bytes=64 * 1024, connect_timeout=DEADLINE) as bus:
         bus.publish(name, b"x").wait(DEADLINE)
         presence = bus.enter(name, Identity("log"))
@@ -406,10 +404,8 @@ def test_close_says_the_last_word_of_a_site(open_bus: Connect, name: str) -> Non
     assert not word.alive
 
 
-def test_patterns_cannot_be_subscribed_to_while_the_broker_is_away(
-    private_kafka_broker: Callable[..., Kafka], name: str
-) -> None:
-    broker = private_kafka_broker()
+def test_patterns_cannot_be_subscribed_to_while_the_broker_is_away(mortal_kafka_broker: Kafka, name: str) -> None:
+    broker = mortal_kafka_broker
     with connect(broker.url, connect_timeout=DEADLINE) as bus:
         bus._timeout = 1.0
         broker.kill()

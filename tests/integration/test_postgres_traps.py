@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import psycopg
+import psycopg_pool.base
 import pytest
 
 from tests.conftest import DEADLINE, eventually
@@ -334,12 +335,21 @@ def through(proxy: Proxy, url: str) -> str:
     return address._replace(netloc=f"{address.username}@127.0.0.1:{proxy.port}").geturl()
 
 
+@pytest.fixture
+def eager_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pools that met a dead connection try the next one at once; they would pause for a second, at every cut."""
+    pauses = getattr(psycopg_pool.base, "AttemptWithBackoff", None)  # older ones do not pause here
+    if pauses is not None:
+        monkeypatch.setattr(pauses, "INITIAL_DELAY", 0.01)
+
+
 @contextmanager
 def cuttable(url: str, **options: Any) -> Iterator[tuple[Proxy, Bench]]:
     with Proxy(urlsplit(url).port or 0) as proxy, bench(url, through(proxy, url), **options) as rig:
         yield proxy, rig
 
 
+@pytest.mark.usefixtures("eager_pools")
 @pytest.mark.parametrize("batched", [False, True])
 def test_connection_lost_anywhere_during_prepare(postgres_server: Server, batched: bool) -> None:
     """The vote is what the server holds, wherever the line was cut."""
@@ -365,6 +375,7 @@ def test_connection_lost_anywhere_during_prepare(postgres_server: Server, batche
     assert votes == {"yes", "no"}
 
 
+@pytest.mark.usefixtures("eager_pools")
 def test_connection_lost_anywhere_during_commit_of_a_branch(postgres_server: Server) -> None:
     with cuttable(postgres_server.url) as (proxy, rig):
         for cut in range(1, 200, 17):
@@ -377,6 +388,7 @@ def test_connection_lost_anywhere_during_commit_of_a_branch(postgres_server: Ser
             assert rig.rows()[-1] == cut
 
 
+@pytest.mark.usefixtures("eager_pools")
 def test_connection_lost_anywhere_during_commit_in_one_phase(postgres_server: Server) -> None:
     found = set()
     with cuttable(postgres_server.url) as (proxy, rig):

@@ -103,13 +103,13 @@ def world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
 
 @pytest.fixture(params=BUSES)
 def private_world(request: pytest.FixtureRequest) -> Iterator[BusWorld]:
-    """A broker of this test's own, which it may kill."""
+    """A broker that this test may kill."""
     if request.param == "memory":
         world: BusWorld = MemoryWorld()
     elif request.param == "mqtt":
         world = ServerWorld(request.getfixturevalue("private_mqtt_broker")(persistence=True))
     else:
-        world = ServerWorld(request.getfixturevalue("private_kafka_broker")())
+        world = ServerWorld(request.getfixturevalue("mortal_kafka_broker"))
     yield world
     world.close()
 

@@ -20,6 +20,16 @@ class Clock:
         self._count += 1
         heapq.heappush(self._planned, (self.now + seconds, self._count, action))
 
+    def run(self, end: float, most: int) -> bool:
+        """Run the actions that come before `end`, at most so many of them; whether there may be more."""
+        planned = self._planned
+        for _ in range(most):
+            if not planned or planned[0][0] >= end:
+                return False
+            self.now, _, action = heapq.heappop(planned)
+            action()
+        return True
+
     def advance(self) -> bool:
         """Run the next action; False if there is none."""
         if not self._planned:

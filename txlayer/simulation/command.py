@@ -7,6 +7,7 @@ What takes long tells on standard error how far it is.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -189,7 +190,8 @@ def shared(work: Callable[[Given], Got], items: Iterable[Given], processes: int)
     if processes <= 1:
         yield from map(work, items)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    # What was imported lives as long as the process: the collector need not go through it again and again.
+    with ProcessPoolExecutor(processes, initializer=gc.freeze) as pool:
         yield from pool.map(work, items, chunksize=1)
 
 

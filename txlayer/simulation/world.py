@@ -84,17 +84,14 @@ class World:
             self.history.calls[call.key] = call
             self.clock.after(at, script.begin)
         self._plan_disturbances()
-        while (following := self.clock.next_time()) is not None and following < self.plan.span + 15.0:
-            self.clock.advance()
-            if self.plan.crash is not None and self._at_rest():
+        directed = self.plan.crash is not None
+        while self.clock.run(self.plan.span + 15.0, most=1 if directed else 1000):
+            if directed and self._at_rest():
                 break
         self._heal()
         end = self.clock.now + self.plan.heal_for
-        rounds = 0
-        while (following := self.clock.next_time()) is not None and following < end:
-            self.clock.advance()
-            rounds += 1
-            if rounds % 200 == 0 and self._at_rest():
+        while self.clock.run(end, most=200):
+            if self._at_rest():
                 break
         if self.plan.wipe:
             lost_log_checker(self)

@@ -28,9 +28,11 @@ class Marks:
     def advance(self, peer: Peer, news: Standing) -> bool:
         """Take a mark in; whether it says anything new."""
         known = self.known.setdefault(peer, Standing())
+        if news == known:  # as most are: every census brings one
+            return False
         news = Standing(news.below, tuple(sorted(news.open)))
         low, high = (known, news) if news.below > known.below else (news, known)
-        # Every census brings a mark: what the lower one says nothing about is not looked at one by one.
+        # What the lower one says nothing about is not looked at one by one.
         cut = bisect_left(high.open, low.below)
         still = tuple(number for number in high.open[:cut] if _open(low, number))
         if high is known and len(still) == cut:

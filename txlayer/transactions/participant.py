@@ -49,11 +49,12 @@ from txlayer.transactions.subscriber_desk import SubscriberDesk
 
 Batch = tuple[Role, list[Effect]]
 REMEMBERED = 4096
-_TO_COORDINATOR = (
+# Sets of types rather than tuples of classes: every message that arrives is looked up in them.
+_TO_COORDINATOR = frozenset([
     m.Create, m.Submit, m.CommitRequest, m.Abort, m.ExtendDeadline, m.Inquire, m.Confirm, m.Join, m.Decline, m.Resend,
     m.Vote, m.Delegated, m.Ack, m.Compensated, m.InDoubt, m.Follow, m.ChainAck, m.AskMark,
-)  # fmt: skip
-_TO_PUBLISHER = (m.Created, m.Hello, m.Refused, m.Accepted, m.VotesMissing, m.Outcome)
+])  # fmt: skip
+_TO_PUBLISHER = frozenset([m.Created, m.Hello, m.Refused, m.Accepted, m.VotesMissing, m.Outcome])
 _RECEIVER: dict[type, str] = {
     m.Accepted: "publisher", m.Refused: "publisher", m.Followed: "reader", m.Commit: "reader", m.Stale: "reader",
 }  # fmt: skip
@@ -149,11 +150,11 @@ class Participant:
             return []
         if isinstance(message, m.InDoubt) and message.finisher:
             return self._on_finish_asked(message)
-        if isinstance(message, _TO_COORDINATOR):
+        if type(message) in _TO_COORDINATOR:
             batches = self.coordinator.on_message(message)
             if not isinstance(message, m.InDoubt):
                 return batches
-        if isinstance(message, _TO_PUBLISHER):
+        if type(message) in _TO_PUBLISHER:
             return self._to_publisher(message)
         return batches + self.subscriber.on_message(message, frame)
 
