@@ -23,7 +23,7 @@ from txlayer.logs.sqlite import SqliteDisk
 from txlayer.ordering.host_state import HostConfig
 from txlayer.ordering.messages import Event
 from txlayer.ordering.timestamp import Stamp, rank_at
-from txlayer.ports import Watch
+from txlayer.ports import Identity, Watch
 from txlayer.sequencing import claims, embedded, stamps
 from txlayer.sequencing.bus_exchange import BusExchange
 from txlayer.sequencing.sequencer import Sequencer
@@ -663,6 +663,28 @@ def test_whoever_is_refused_a_durable_name_leaves_its_holder_with_ears_and_curso
     bus.publish("b", b"2").wait(DEADLINE)
     inbox.wait(2)
     assert inbox.payloads == [b"1", b"2"]
+
+
+def test_a_former_holder_of_a_durable_name_does_not_touch_the_cursor_of_its_successor(edges: Edges) -> None:
+    edges.host()
+    first, second, third = (edges.ordered() for _ in range(3))
+    former = first.subscribe("a", Inbox(), durable="mine", identity=Identity("site", 1))
+    former._below._holder._watch.close()  # type: ignore[attr-defined]  # it does not hear that it is replaced
+    inbox = Inbox()
+    successor = second.subscribe(["a", "b"], inbox, durable="mine", identity=Identity("site", 2))
+    second.publish("b", b"1").wait(DEADLINE)
+    inbox.wait(1)
+    successor.close()
+    saved = threading.Event()
+    former._keeper.save_now(saved.set)  # type: ignore[attr-defined]
+    assert saved.wait(DEADLINE)
+    second.publish("b", b"2").wait(DEADLINE)
+    later = Inbox()
+    third.subscribe(["a", "b"], later, durable="mine", identity=Identity("site", 3))
+    later.wait(1)
+    assert later.payloads == [b"2"]
+    cursors = edges.connect().watch("ordered/mine")
+    eventually(lambda: list(cursors.snapshot()) == ["ordered/mine/cursor/3"], "one cursor is left")
 
 
 def _settled(cursor: Watch) -> bool:

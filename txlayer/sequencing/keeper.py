@@ -31,14 +31,13 @@ from txlayer.ordering.messages import Beside, Event
 from txlayer.ordering.subscriber import Subscriber
 from txlayer.ordering.subscriber_config import Cursor
 from txlayer.ordering.timestamp import host_of
-from txlayer.ports import Bus
 from txlayer.receipt import Receipt
 from txlayer.sequencing.arrivals import Arrived
+from txlayer.sequencing.cursor_values import CursorValues
 from txlayer.sequencing.handed_out import HandedOut
 from txlayer.sequencing.loop import Loop
 
 _logger = logging.getLogger(__name__)
-KIND = "ordered"
 _STALLED = 0.25
 _PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _SHARE = 20
@@ -59,14 +58,12 @@ class _Kept(Struct, frozen=True, array_like=True):
 class Keeper:
     """Of one durable name. `lock` is its subscription's too; `wanted` tells whether a topic is still subscribed."""
 
-    def __init__(self, bus: Bus, durable: str, loop: Loop) -> None:
+    def __init__(self, values: CursorValues, loop: Loop) -> None:
         self.lock = threading.RLock()
         self.wanted: Callable[[str], bool] = lambda topic: True
         self.trouble: str | None = None
         """Why the cursor is not durable."""
-        self._bus = bus
-        self._key = f"{KIND}/{durable}/cursor"
-        self._prefix = f"{KIND}/{durable}"
+        self._values = values
         self._loop = loop
         self._role: Subscriber | None = None
         self._found: _Kept | None = None
@@ -85,19 +82,20 @@ class Keeper:
     def read(self) -> frozenset[str]:
         """Get the cursor of the last holder, who may move it until the name is ours; the topics that it has."""
         self._found = None
-        watch = self._bus.watch(self._prefix)
-        try:
-            value = watch.snapshot().get(self._key)
-        finally:
-            watch.close()
+        value = self._values.read()
         if value is None:
             return frozenset()
         try:
             self._found = msgspec.msgpack.decode(value, type=_Kept)
         except msgspec.MsgspecError as exc:
-            _logger.warning("%s holds no cursor, the subscription begins anew: %s", self._key, exc)
+            _logger.warning("%s: not a cursor, the subscription begins anew: %s", self._values.key, exc)
             return frozenset()
         return frozenset(topic for topic, _, _ in self._found.cursor.topics)
+
+    def take_over(self, lost: Callable[[], bool], patience: float) -> frozenset[str]:
+        """The name is ours, unless it is `lost` meanwhile: read where the last holder has left it in the end."""
+        self._values.take_over(lost, patience)
+        return self.read()
 
     def resume(self, role: Subscriber) -> list[fx.Effect]:
         """Go on where the last holder of the name stopped, as it was read."""
@@ -202,7 +200,7 @@ class Keeper:
         while True:
             kept = self.kept(role, spool)
             try:
-                return kept, self._bus.announce(self._key, msgspec.msgpack.encode(kept))
+                return kept, self._values.save(msgspec.msgpack.encode(kept))
             except PayloadTooLarge:
                 if not self._cut():
                     raise
@@ -215,9 +213,9 @@ class Keeper:
 
     def _not_saved(self, error: TxLayerError, then: list[Callable[[], None]]) -> None:
         if isinstance(error, PayloadTooLarge) and self.trouble is None:
-            self.trouble = f"the cursor {self._key} is too large for this bus: {error}"
+            self.trouble = f"the cursor {self._values.key} is too large for this bus: {error}"
             _logger.error("%s", self.trouble)
-        _logger.info("the cursor %s was not saved: %s", self._key, error)
+        _logger.info("the cursor %s was not saved: %s", self._values.key, error)
         self._saving, self._dirty, self._then = False, True, [*then, *self._then]
         self._saved_at = time.monotonic()
 
@@ -255,6 +253,7 @@ class Keeper:
                     self._not_saved(receipt.error, then)
                 return
             self.trouble = None
+            self._values.saved()
             self._release(kept)
         for act in then:
             act()
@@ -285,7 +284,7 @@ class Keeper:
     def end(self, forget: bool, timeout: float) -> None:
         """The last save, or the removal."""
         if forget:
-            self._bus.announce(self._key, None)
+            self._values.remove()
             return
         done = threading.Event()
         self.save_now(done.set)

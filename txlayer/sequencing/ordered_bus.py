@@ -44,6 +44,7 @@ from txlayer.receipt import Receipt
 from txlayer.sequencing import claims, embedded
 from txlayer.sequencing.bus_exchange import BusExchange
 from txlayer.sequencing.claims import Claim
+from txlayer.sequencing.cursor_values import CursorValues
 from txlayer.sequencing.embedded import EMBEDDED
 from txlayer.sequencing.exchange import Exchange
 from txlayer.sequencing.keeper import Keeper
@@ -211,11 +212,12 @@ class OrderedBus:
         if own:
             raise UsageError(f"{own[0]} is not ordered: subscribe to it apart from {names}")
         options = LaneOptions(handler, ack, retry or Retry(), on_gap, durable or "")
-        subscription = self._open(options, durable)
+        holder = identity or Identity(os.urandom(8).hex())
+        subscription = self._open(options, durable, holder)
 
         def below(needed: list[str], take: Handler) -> Subscription:
             way = Ack.AUTO if durable is None else Ack.MANUAL
-            return self._bus.subscribe(needed, take, durable=durable, identity=identity, ack=way)
+            return self._bus.subscribe(needed, take, durable=durable, identity=holder, ack=way)
 
         with self._lock:
             self._subscriptions = [one for one in self._subscriptions if not one.closed]
@@ -242,7 +244,7 @@ class OrderedBus:
             raise UsageError(f"{ordered[0]} is ordered: subscribe to it")
         return self._bus.receive(topics, receiver, durable=durable, identity=identity)
 
-    def _open(self, options: LaneOptions, durable: str | None) -> OrderedSubscription:
+    def _open(self, options: LaneOptions, durable: str | None, holder: Identity) -> OrderedSubscription:
         config = SubscriberConfig(mode=self._mode, resend=_RESEND, time_to_live=self._time_to_live)
         name, keeper = f"{self._client}/{next(self._numbers)}", None
         if durable is not None:
@@ -250,7 +252,7 @@ class OrderedBus:
             if self._mode is Mode.UNRELIABLE:
                 raise UsageError("the unreliable mode has no durable subscriptions: what it skipped is not kept")
             config = replace(config, lasting=True, expiry=_LASTING)
-            name, keeper = f"{durable}/d", Keeper(self._bus, durable, self._loop)
+            name, keeper = f"{durable}/d", Keeper(CursorValues(self._bus, durable, holder), self._loop)
         made: list[OrderedSubscription] = []
         lane = Lane(
             options,

@@ -110,10 +110,11 @@ class OrderedSubscription:
     def _begin(self) -> frozenset[str]:
         """The name is ours: go on where its last holder has left the cursor in the end. All topics of the bus below."""
         if self._keeper is not None:
-            assert self._below is not None
-            missing = self._keeper.read() - self._topics
+            below = self._below
+            assert below is not None
+            missing = self._keeper.take_over(lambda: below.closed, self._patience) - self._topics
             if missing:
-                self._below.add(*missing)
+                below.add(*missing)
                 self._topics |= missing
             with self._lock:
                 self._perform(self._keeper.resume(self._role))

@@ -18,8 +18,10 @@ from txlayer.ordering import effects as fx
 from txlayer.ordering.messages import Event
 from txlayer.ordering.seen import Seen
 from txlayer.ordering.subscriber import Subscriber
+from txlayer.ports import Identity
 from txlayer.receipt import Receipt
 from txlayer.sequencing import keeper as keepers
+from txlayer.sequencing.cursor_values import CursorValues
 from txlayer.sequencing.keeper import Keeper
 from txlayer.sequencing.lowest import Lowest
 
@@ -60,7 +62,7 @@ class Unlisted(dict[Any, Any]):
 
 
 def keeping(role: Subscriber, bus: SmallBus) -> Keeper:
-    keeper = Keeper(bus, "d", Inline())  # type: ignore[arg-type]
+    keeper = Keeper(CursorValues(bus, "d", Identity("me")), Inline())  # type: ignore[arg-type]
     keeper._role = role
     return keeper
 
