@@ -80,7 +80,7 @@ class ChainKind(Enum):
     CALLS = "calls"
 
 
-class TxId(Struct, frozen=True, array_like=True, order=True):
+class TxId(Struct, frozen=True, array_like=True, order=True, cache_hash=True):
     """Names a transaction for ever: where it is coordinated, under which log, and its number there."""
 
     coordinator: str

@@ -1,8 +1,8 @@
 """OpenTelemetry: what a site's calls and steps become.
 
 Spans: `transaction` (the publisher, from begin to outcome), `census` and `decision` (the coordinator), `event` (a
-member's handler; current while it runs), `vote` and `finish` (a member). Metrics: `txlayer.transactions` by outcome,
-`txlayer.transaction.duration`, `txlayer.votes`.
+member's handler; current while it runs), `vote` (a member) and `finish` (one that has something to finish). Metrics:
+`txlayer.transactions` by outcome, `txlayer.transaction.duration`, `txlayer.votes`.
 """
 
 from __future__ import annotations

@@ -225,6 +225,8 @@ class Executor:
             self.frames.get("begin", b""), self.choice.parts, self.choice.attributes,
         )  # fmt: skip
         at_once = self.choice.compensatable or self.delegated
+        if not at_once and not self.choice.waits:  # nothing to prepare
+            return [Append(self._key(), record), *self.on_prepared(UnitPrepared(self.tx, True))]
         undo = UndoRecord(self.seat.incarnation, self.me(), record.events) if keep else None
         work: Effect = CommitUnit(self.tx, undo) if at_once else PrepareUnit(self.tx)
         return [Append(self._key(), record), work]
@@ -316,7 +318,7 @@ class Executor:
         if self.choice.compensatable and not self.commit:
             self.compensation = Compensation(self.tx, self.sequence.events(), self.seat.patience)
             return self.compensation.start()
-        return self._applied() if at_once else [FinishUnit(self.tx, self.commit)]
+        return self._applied() if at_once or not self.choice.waits else [FinishUnit(self.tx, self.commit)]
 
     def on_finished(self, _done: UnitFinished) -> list[Effect]:
         """The resource has done as decided."""
@@ -406,7 +408,10 @@ class Executor:
 
     def _forget(self) -> list[Effect]:
         stop: list[Effect] = [CancelTimer(("m", self.tx, name)) for name in TIMERS]
-        return [Drop(self._key()), AwaitLog(), ForgetMarker(self.tx), *stop] if self.recorded else stop
+        if not self.recorded:
+            return stop
+        marker: list[Effect] = [AwaitLog(), ForgetMarker(self.tx)] if self.choice.waits else []
+        return [Drop(self._key()), *marker, *stop]
 
     # Restart
 

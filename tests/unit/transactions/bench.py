@@ -95,6 +95,7 @@ class Bench:
         self.sent: list[tuple[str, m.AnyMessage]] = []
         self.relayed: list[bytes] = []
         self.lose = lambda target, message: False
+        self.spy = lambda site, effect: None
         self.register = MemoryRegister()
         for site in sites:
             leave_keys(self.register, site.seat())
@@ -147,6 +148,7 @@ class Bench:
         return [type(message).__name__ for _, message in self.sent]
 
     def _perform(self, site: Site, effect: Effect) -> None:
+        self.spy(site, effect)
         match effect:
             case Append():
                 site.records.pop(effect.key, None)

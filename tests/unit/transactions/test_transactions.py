@@ -8,6 +8,7 @@ from txlayer.effects import (
     AbortCall,
     AskCall,
     BeginCall,
+    Broadcast,
     CommitCall,
     CommitUnit,
     ConfirmCall,
@@ -34,6 +35,8 @@ from txlayer.messages import (
     TxId,
     TxType,
 )
+from txlayer.records import Intent, MemberDecided
+from txlayer.runtime.unit_work import WORK
 from txlayer.tokens import digest_of
 from txlayer.transactions.local_executor import LocalExecutor
 from txlayer.transactions.seat import Bounds
@@ -75,6 +78,38 @@ def test_all_members_commit_and_nothing_is_left() -> None:
         bench.fire(name, "ask")
         assert not any(bench.sites[name].participant.subscriber.members.values()), "tombstones go with the mark"
     assert not bench.sites["p"].participant.coordinator.transactions
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_member_with_nothing_to_prepare_or_to_finish_only_writes_down(commit: bool) -> None:
+    bench, work = Bench(Site("p"), Site("a", member(waits=False)), Site("b", member(waits=False))), []
+    bench.spy = lambda site, effect: work.append(type(effect).__name__) if isinstance(effect, WORK) else None
+    tx = begin(bench)
+    publish(bench, "p", "k", "one")
+    bench.lose = lambda target, message: isinstance(message, m.Vote) and not commit
+    bench.give("p", CommitCall("k"))
+    assert isinstance(bench.sites["a"].records[f"m/{tx}"], MemberDecided if commit else Intent)
+    if not commit:
+        bench.give("p", AbortCall("k"))
+    assert status(bench) is (Status.COMMITTED if commit else Status.ABORTED)
+    assert set(work) == {"RunHandler"}
+    bench.give("p", ConfirmCall("k"))
+    bench.fire("p", "linger")
+    for name in ("a", "b"):
+        bench.fire(name, "ask")
+        assert not bench.sites[name].records.keys() & {f"m/{tx}"}
+    assert set(work) == {"RunHandler"}
+
+
+@pytest.mark.parametrize(("waits", "patient"), [((False, False), True), ((False, True), False)])
+def test_a_decision_is_patient_if_nobody_waits_for_it(waits: tuple[bool, bool], patient: bool) -> None:
+    bench, said = Bench(Site("p"), *(Site(n, member(waits=w)) for n, w in zip("ab", waits, strict=True))), []
+    bench.spy = lambda site, effect: said.append(effect) if isinstance(effect, Broadcast) else None
+    begin(bench)
+    publish(bench, "p", "k", "one")
+    bench.give("p", CommitCall("k"))
+    assert {type(one.message).__name__: one.patient for one in said}["Decision"] is patient
+    assert not any(one.patient for one in said if not isinstance(one.message, m.Decision))
 
 
 def test_census_closes_as_soon_as_everyone_present_has_answered() -> None:
