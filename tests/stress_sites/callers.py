@@ -87,14 +87,21 @@ class Callers:
         """What the callers of earlier lives have still to do."""
         asked: dict[str, lines.Asked] = {}
         opened: dict[str, TxId] = {}
+        told: set[str] = set()
         for line in before:
             if isinstance(line, lines.Asked):
                 asked[line.call] = line
             elif isinstance(line, lines.Opened):
                 opened[line.call] = line.tx
+            elif isinstance(line, lines.Told):
+                told.add(line.call)
             elif isinstance(line, lines.Done):
                 asked.pop(line.call, None)
-        return [lambda line=line: self._take_up(line, opened.get(line.call)) for line in asked.values()]
+        return [
+            # Who was told has nothing left to ask: repeated after an abort, the same key would begin another one.
+            lambda line=line: self._done(line.call) if line.call in told else self._take_up(line, opened.get(line.call))
+            for line in asked.values()
+        ]
 
     def _take_up(self, line: lines.Asked, tx: TxId | None) -> None:
         repeat = line.terms.one_shot and line.keyed and self.rng.random() < 0.4
