@@ -3,7 +3,8 @@
 A new topic is subscribed at the bus first; what comes is kept. Then its rank is asked for, and the whole new set, with
 a version, goes up the chain. The answer has the counters as they were when it passed: that of the new topic is its
 baseline, what is at or below it was published before. Until the answer is here every event with an entry for that topic
-is held back. Clocks of the other topics are not touched. An unsubscribed topic is forgotten at once.
+is held back. Clocks of the other topics are not touched. An unsubscribed topic is forgotten at once; the bus lets go of
+it when the cursor without it is kept.
 
 A sign of life goes up the chain from time to time. Its answer tells how far each topic has come, so that a loss at the
 very end is noticed too; and if it does not come for longer than the expiry, delivery stops until the subscription is
@@ -218,11 +219,13 @@ class Subscriber:
         self._operation = Operation(self._wanted, added, old, dict.fromkeys(added), again)
         effects: list[Effect] = [BusSubscribe(topic) for topic in added]
         for topic in removed:
-            rank = self.topics.pop(topic)
-            effects.append(BusUnsubscribe(topic))
-            effects.extend(self.buffer.remove(rank))
+            effects.extend(self.buffer.remove(self.topics.pop(topic)))
         self._waits.look_again(now)
-        return [*effects, *self._proceed(now)]
+        effects.extend(self._proceed(now))
+        if removed and Checkpoint() not in effects:
+            # A restart must not bring a topic back that the bus has not kept for us meanwhile.
+            effects.append(Checkpoint())
+        return [*effects, *(BusUnsubscribe(topic) for topic in removed)]
 
     def _on_bus_subscribed(self, event: BusSubscribed, now: float) -> list[Effect]:
         if self._operation is None or event.topic not in self._operation.unsubscribed:

@@ -360,3 +360,23 @@ def test_a_durable_subscriber_saves_before_its_new_set_leaves() -> None:
     assert places.index("Checkpoint") < places.index("Send")
     assert [topic for topic, _, _ in s.cursor().topics] == ["a.x"]
     assert s.cursor().version == 2
+
+
+@pytest.mark.parametrize("wanted", [("a.x",), ("a.x", "a.z")])
+def test_a_durable_subscriber_saves_before_the_bus_lets_go_of_a_topic(wanted: tuple[str, ...]) -> None:
+    # Resumed with the topic, it would wait for what the bus has not kept for it.
+    s = subscriber()
+    subscribed(s, {"a.x": (0, 0), "a.y": (1, 0)})
+    effects = s.step(fx.Want(wanted), 1.0)
+    assert of(effects, fx.Checkpoint) == [fx.Checkpoint()]
+    assert effects.index(fx.Checkpoint()) < effects.index(fx.BusUnsubscribe("a.y"))
+    assert [topic for topic, _, _ in s.cursor().topics] == ["a.x"]
+
+
+def test_what_an_unsubscribed_topic_held_up_is_delivered_before_the_cursor_is_kept() -> None:
+    s = subscriber()
+    subscribed(s, {"a.x": (0, 0), "a.y": (1, 0)})
+    s.step(event(0, 1, {1: 1}), 0.0)
+    effects = s.step(fx.Want(("a.x", "a.z")), 1.0)
+    assert got(effects) == [(0, 1)]
+    assert effects.index(of(effects, fx.Deliver)[0]) < effects.index(fx.Checkpoint())
