@@ -476,10 +476,10 @@ class Engine:
                 _logger.warning("site %s is behind: more than %d messages wait", self.settings.name, MOST_WAITING)
 
     def _on_presence(self, view: SiteView) -> None:
-        self.neighbours.views[view.name] = view
         alive = view.standing is Standing.ALIVE
         life, log = view.identity.life, view.identity.incarnation
         self.loop.post(PresenceChanged(view.name, life, alive, types_of(view), log))
+        self.neighbours.views[view.name] = view  # last: whoever sees it here may begin, and the roles must know of it
         if alive:
             self._read_chains(view, anew=False)
 
