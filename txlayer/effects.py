@@ -390,6 +390,12 @@ class MarkersFound(Struct, frozen=True):
     txs: tuple[TxId, ...]
 
 
+class BranchesFound(Struct, frozen=True):
+    """Units that are prepared under this log in the site's resources, and that nobody is working on."""
+
+    txs: tuple[TxId, ...]
+
+
 class PresenceChanged(Struct, frozen=True):
     """A site came, went, or came back: in a new life, or with a new log."""
 
@@ -507,6 +513,7 @@ Input: TypeAlias = (
     | RoomChanged
     | Closing
     | MarkersFound
+    | BranchesFound
     | PresenceChanged
     | BeginCall
     | JoinCall

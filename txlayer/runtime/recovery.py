@@ -1,9 +1,10 @@
 """Looks for prepared branches of this site that nobody will finish, at the start and from time to time.
 
-Every branch has an intent in the log before it is prepared, and stays in it until it is finished. So a branch that was
-prepared under this log and that no role stands behind was given up: a prepare whose answer came after the vote of no,
-or from a connection of a former process. It is rolled back. A branch that was prepared under another log is an orphan:
-that log may hold a yes. It is left alone, and shown; so is what a compensatable member committed under another log.
+Every branch has an intent in the log before the vote, and stays in it until it is finished. So a branch that was
+prepared under this log and that no role stands behind was given up: a prepare that a crash overtook, one whose answer
+came after the vote of no, or from a connection of a former process. It is rolled back. A branch that was prepared under
+another log is an orphan: that log may hold a yes. It is left alone, and shown; so is what a compensatable member
+committed under another log.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from txlayer.effects import FinishUnit
+from txlayer.effects import BranchesFound
 from txlayer.messages import TxId
 from txlayer.resources.port import Branch
 from txlayer.runtime.inspection import TransactionView
 from txlayer.runtime.pool import Job
-from txlayer.transactions.executor import Executor, State
-from txlayer.transactions.local_executor import LocalExecutor
 from txlayer.units import undone_by
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 EVERY_SECONDS = 10.0
-_WITH_WORK = (State.PREPARING, State.PREPARED, State.APPLYING)
 
 
 class Recovery:
@@ -87,17 +85,7 @@ class Recovery:
         for tx in orphans.keys() - self.orphans.keys():
             _logger.error("prepared under a log that is gone: %s in %s; `txlayer recover`", tx, orphans[tx].name)
         self.orphans, self._looked = orphans, time.monotonic()
-        for branch in branches:
-            unit = undone_by(branch.tx)
-            if branch.tx not in orphans and not self._stands_behind(unit):
-                _logger.warning("a branch that was given up is rolled back: %s in %s", unit, branch.name)
-                self._engine.workshop.take(FinishUnit(branch.tx, False))
-
-    def _stands_behind(self, unit: TxId) -> bool:
-        desk = self._engine.participant.subscriber
-        member = desk._member(unit)
-        if isinstance(member, Executor):
-            return member.state in _WITH_WORK or unit in self._engine.workshop.busy()
-        if isinstance(member, LocalExecutor) and not member.done:
-            return True
-        return unit in self._engine.workshop.busy() or any(reader.applying == unit for reader in desk.readers.values())
+        busy = self._engine.workshop.busy()
+        idle = [branch.tx for branch in branches if branch.tx not in orphans and undone_by(branch.tx) not in busy]
+        if idle:
+            self._engine.loop.post(BranchesFound(tuple(dict.fromkeys(idle))))

@@ -4,7 +4,8 @@ Answers to questions that arrive in the meantime are outputs too. Roles know not
 outputs in one list, this module holds the outputs back. An append with `barrier` holds every role. Timers are not
 outputs. What is let go goes in the order in which each role asked for it.
 
-Not every append is in a hurry. `urgent`: an output waits that somebody else waits for. `soon`: something was appended
+Not every append is in a hurry. `urgent`: an output waits that somebody else waits for, or will wait once a resource has
+prepared. `soon`: something was appended
 whose outputs can wait a little, so that the next sync takes it along. Neither: forgetting. A record that is dropped and
 comes back after a crash is dropped again, and a coordinator says its mark again, so nobody waits for that at all.
 """
@@ -17,9 +18,10 @@ from dataclasses import dataclass, field
 
 from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, Effect, ForgetMarker, Role, SetTimer
 from txlayer.logs.record_log import RecordLog
-from txlayer.records import ForgottenKey, PeerMark, Retired
+from txlayer.records import ForgottenKey, Intent, PeerMark, Retired
 
 _FORGETTING = (PeerMark, Retired, ForgottenKey)
+_BEFORE_A_VOTE = Intent
 
 
 @dataclass(slots=True)
@@ -88,6 +90,7 @@ class WriteAhead:
     def _append(self, role: Role, effect: Append) -> None:
         position = self.log.append(effect.key, effect.record)
         self.soon = self.soon or not isinstance(effect.record, _FORGETTING)
+        self.urgent = self.urgent or isinstance(effect.record, _BEFORE_A_VOTE)
         if effect.barrier:
             self.barrier = position
         self._wait_for(role, position)

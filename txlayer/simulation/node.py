@@ -16,6 +16,7 @@ from txlayer import messages as m
 from txlayer.effects import (
     Answer,
     AskScope,
+    BranchesFound,
     Broadcast,
     CancelTimer,
     Effect,
@@ -156,6 +157,7 @@ class Node:
         self._perform_batches(self.participant.recover(records.values()))
         self._sync_soon()
         self.take(MarkersFound(Marked.of(self.resource, self.identity.incarnation).ours))
+        self.take(BranchesFound(tuple(self.resource.prepared)))
         self.watch_room()
 
     def _open_log(self) -> RecordLog:

@@ -2,9 +2,10 @@
 
 A member joins, processes the events in sequence and votes when it is asked. What it must not forget is in its log
 before it is said: the intent, with the events that it would have to undo and all it needs to recognise the decision,
-before it prepares and votes yes; a no before it leaves, because a voter that forgot its no could join again through
-a late census and vote yes. After a yes nothing but a decision message counts. One record per transaction stays as a
-tombstone until the coordinator's low-water mark has passed it.
+before it votes yes; a no before it leaves, because a voter that forgot its no could join again through a late census
+and vote yes. A resource prepares and finishes beside the log: after a crash it tells by itself what it has done. After
+a yes nothing but a decision message counts. One record per transaction stays as a tombstone until the coordinator's
+low-water mark has passed it.
 
 A member that hears nothing asks the coordinator and its peers, in any state. It repeats frames of the coordinator
 that it holds to peers that ask; it never says what it thinks.
@@ -227,9 +228,11 @@ class Executor:
         at_once = self.choice.compensatable or self.delegated
         if not at_once and not self.choice.waits:  # nothing to prepare
             return [Append(self._key(), record), *self.on_prepared(UnitPrepared(self.tx, True))]
-        undo = UndoRecord(self.seat.incarnation, self.me(), record.events) if keep else None
-        work: Effect = CommitUnit(self.tx, undo) if at_once else PrepareUnit(self.tx)
-        return [Append(self._key(), record), work]
+        if at_once:
+            undo = UndoRecord(self.seat.incarnation, self.me(), record.events) if keep else None
+            return [Append(self._key(), record), CommitUnit(self.tx, undo)]
+        # Both take their time, and only the vote needs both. What is prepared without an intent is rolled back.
+        return [PrepareUnit(self.tx), Append(self._key(), record)]
 
     def on_prepared(self, done: UnitPrepared | UnitCommitted) -> list[Effect]:
         """The work is safe, undecided or undoable: vote yes. Or it could not be made so: vote no."""
@@ -311,7 +314,11 @@ class Executor:
             self.sequence.events() if undoing else (), terms=self.terms, parts=self.choice.parts,
         )  # fmt: skip
         stop = [CancelTimer(("m", self.tx, name)) for name in TIMERS]
-        return [Append(self._key(), record), *stop, *self._apply()]
+        work = self._apply()
+        if frame and FinishUnit in map(type, work):
+            # The coordinator keeps its decision until this site acknowledges, and that waits for the record.
+            return [*work, Append(self._key(), record), *stop]
+        return [Append(self._key(), record), *stop, *work]
 
     def _apply(self) -> list[Effect]:
         at_once = self.choice.compensatable or self.delegated

@@ -16,6 +16,7 @@ from txlayer.effects import (
     AskCall,
     AwaitLog,
     BeginCall,
+    BranchesFound,
     CancelTimer,
     Closing,
     CommitCall,
@@ -131,6 +132,8 @@ class Participant:
                 return []
             case MarkersFound():
                 return self.subscriber.on_markers(event)
+            case BranchesFound():
+                return self.subscriber.on_branches(event)
             case FollowCall():
                 return self.subscriber.on_follow(event)
             case UnfollowCall():

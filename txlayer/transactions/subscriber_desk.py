@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from txlayer import messages as m
 from txlayer.effects import (
     Append,
+    BranchesFound,
     CompensationDone,
     Effect,
+    FinishUnit,
     FollowCall,
     ForgetMarker,
     HandlerDone,
@@ -43,7 +45,7 @@ from txlayer.transactions.reader import ChainReader
 from txlayer.transactions.scope import granted
 from txlayer.transactions.seat import Seat
 from txlayer.transactions.sequence import Sequence
-from txlayer.units import chain_of
+from txlayer.units import chain_of, undone_by
 
 Batch = tuple[Role, list[Effect]]
 Member = Executor | LocalExecutor | Listener
@@ -489,6 +491,21 @@ class SubscriberDesk:
     def on_markers(self, found: MarkersFound) -> list[Batch]:
         """Markers that no record stands behind are leftovers of a crash while forgetting."""
         return [(("m", unit), [ForgetMarker(unit)]) for unit in found.txs if not self._needs_marker(unit)]
+
+    def on_branches(self, found: BranchesFound) -> list[Batch]:
+        """What was prepared and nobody stands behind is rolled back: this site never said yes to it.
+
+        A prepare that a crash overtook before the intent was durable; one whose answer came after the vote of no.
+        """
+        return [(("m", u), [FinishUnit(u, False)]) for u in found.txs if not self._stands_behind(undone_by(u))]
+
+    def _stands_behind(self, unit: TxId) -> bool:
+        member = self._member(unit)
+        if isinstance(member, Executor):
+            return member.state not in (State.REFUSED, State.DONE)
+        if unit in self.asked or (isinstance(member, LocalExecutor) and not member.done):
+            return True
+        return any(reader.applying == unit for reader in self.readers.values())
 
     def _needs_marker(self, unit: TxId) -> bool:
         kind = chain_of(unit)
