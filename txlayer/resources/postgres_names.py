@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from txlayer.errors import ResourceError
@@ -90,6 +91,7 @@ def read_name(text: str) -> ReadName | None:
     return ReadName(site, resource, tx, log, int(of), bytes.fromhex(member))
 
 
+@lru_cache(maxsize=256)  # sites and logs are the same in transaction after transaction
 def quoted(text: str) -> str:
     """Without colons, quotes and backslashes, in ASCII."""
     return quote(text, safe="~@+=,")

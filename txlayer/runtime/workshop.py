@@ -2,7 +2,8 @@
 
 Handlers run on the first. Preparing, and committing in one phase, run on the second: the statements of a batch are sent
 with them, so they wait for locks as handlers do. What releases locks, finishing and rolling back, runs on the third,
-which nobody who waits for a lock can fill. Work that runs neither application code nor a resource is done at once. A
+which nobody who waits for a lock can fill. Work that runs neither application code nor a resource is done at once, and
+markers are forgotten many at a time, because nobody waits for that. A
 handler past its deadline is given up: its vote is no, its thread is counted as stuck. Finishing that fails, because a
 database is away, is tried again until it works.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,6 +56,8 @@ _VOTING = (PrepareUnit, CommitUnit)
 _FINISHING = (FinishUnit, InspectUnit, ForgetMarker)
 _ON_RESOURCES = (*_VOTING, *_FINISHING)
 _LONGEST_PAUSE = 10.0
+_FORGOTTEN_AT_ONCE = 64
+_FORGET_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class Objection:
 
 
 Result = Input | Again | Objection | None
+_Marker = tuple[ForgetMarker, Membership]
 
 
 class TaskDone(Struct, frozen=True):
@@ -139,6 +143,7 @@ class Workshop:
     _failures: dict[TxId, int] = field(default_factory=dict)
     _deadlines: dict[TxId, Callable[[], None]] = field(default_factory=dict)
     _unserved: dict[TxId, Task] = field(default_factory=dict)
+    _forgetting: list[_Marker] = field(default_factory=list)
 
     def take(self, task: Task) -> None:
         """Do it, after what was asked for before it for the same transaction."""
@@ -147,6 +152,10 @@ class Workshop:
             queue.append(task)
         elif self.empty(task):
             self._report(self._perform(task, self.members.of(task.tx), Attempt()))
+        elif isinstance(task, ForgetMarker):
+            self._forget([(task, self.members.of(task.tx))])
+            if len(self._forgetting) >= _FORGOTTEN_AT_ONCE:
+                self._forget_all()
         else:
             self._queues[task.tx] = deque((task,))
             self._start(task)
@@ -263,6 +272,27 @@ class Workshop:
     def _hand_in(self, done: TaskDone, pool: Pool) -> None:
         """On a worker. With other jobs to do it leaves the turn to the loop, which takes several results at once."""
         (self.post if pool.crowded else self.bring)(done)
+
+    def _forget(self, markers: Sequence[_Marker]) -> None:
+        """Together with others, soon."""
+        if markers and not self._forgetting:
+            self.later(_FORGET_SECONDS, self._forget_all)
+        self._forgetting += markers
+
+    def _forget_all(self) -> None:
+        markers, self._forgetting = self._forgetting, []
+
+        def done(job: Job) -> None:
+            left = markers if job.refused else job.result
+            if left:
+                self.post(lambda: self._forget(left))
+
+        if markers and not self.finishers.submit(Job(partial(self._forget_each, markers), done)):
+            self._forget(markers)
+
+    def _forget_each(self, markers: list[_Marker]) -> list[_Marker]:
+        """On a worker: those that have to be tried again."""
+        return [one for one in markers if isinstance(self._perform(*one, Attempt()), Again)]
 
     def _give_turn(self, task: Lend) -> None:
         if task.turn.set_running_or_notify_cancel():
