@@ -236,5 +236,7 @@ MUTANTS = (
     Mutant("the intent does not say how to recognise the decision", (instead(Executor, "_intend", intent_without_hashes),), hint="two phases"),
     Mutant("a creation is good for any life of its coordinator", (instead(CoordinatorDesk, "on_create", any_life),), hint="one shot, hosted, no key"),
     Mutant("any publisher's confirmation frees the key", (instead(TxCoordinator, "on_confirm", confirmed_by_anyone),), hint="hosted, two publishers"),
+    Mutant("what was prepared without an intent stays prepared", (instead(SubscriberDesk, "on_branches", always([])),), hint="two phases"),
+    Mutant("a restart rolls back what it has voted for", (instead(SubscriberDesk, "_stands_behind", always(False)),), hint="two phases"),
     Mutant("anyone may commit", (instead(EventCoordinator, "may_end", always(True)),), hint="hosted, two publishers"),
 )  # fmt: skip
