@@ -1,10 +1,10 @@
 """The one rule that everything rests on."""
 
-from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, ForgetMarker, Send, SetTimer
+from txlayer.effects import Append, AwaitLog, CancelTimer, Drop, ForgetMarker, PrepareUnit, Send, SetTimer
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.record_log import Identity, open_log
-from txlayer.messages import Decline, Standing, TxId
-from txlayer.records import NumbersReserved, PeerMark
+from txlayer.messages import Decline, Hashes, Standing, Terms, TxId
+from txlayer.records import Intent, NumbersReserved, PeerMark
 from txlayer.runtime.write_ahead import WriteAhead
 
 TX = TxId("a", "i", 1, "x")
@@ -89,3 +89,12 @@ def test_forgetting_asks_for_no_sync_of_its_own() -> None:
     assert site.admit(("c", 1), [SAY]) == []
     assert site.urgent, "an output waits"
     assert sync(site) == [ForgetMarker(TX), SAY]
+
+
+def test_an_intent_is_written_while_a_resource_prepares_and_the_vote_waits_for_it() -> None:
+    site = ahead()
+    intent = Intent(TX, Terms("orders"), Hashes(b"", b"", b"", b""), (), 0, b"")
+    assert site.admit(("m", 1), [PrepareUnit(TX), Append("m", intent)]) == [PrepareUnit(TX)]
+    assert site.urgent, "the vote will wait for it"
+    assert site.admit(("m", 1), [SAY]) == []
+    assert sync(site) == [SAY]

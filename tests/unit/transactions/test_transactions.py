@@ -8,10 +8,12 @@ from txlayer.effects import (
     AbortCall,
     AskCall,
     BeginCall,
+    BranchesFound,
     Broadcast,
     CommitCall,
     CommitUnit,
     ConfirmCall,
+    FinishUnit,
     FollowCall,
     HandlerDone,
     JoinCall,
@@ -381,6 +383,17 @@ def test_prepared_member_that_restarts_votes_the_same_and_waits() -> None:
     bench.restart("a")
     assert status(bench) is Status.COMMITTED
     assert list(bench.sites["a"].resource.values) == ["x"]
+
+
+def test_what_is_prepared_is_rolled_back_if_nobody_voted_for_it_and_kept_otherwise() -> None:
+    bench = Bench(Site("p"), Site("a", member()))
+    tx = begin(bench)
+    publish(bench, "p", "k", "x")
+    bench.lose = lambda target, message: isinstance(message, m.Vote)
+    bench.give("p", CommitCall("k"))
+    forgotten = replace(tx, number=tx.number + 1)
+    found = bench.sites["a"].participant.step(BranchesFound((tx, forgotten)))
+    assert found == [(("m", forgotten), [FinishUnit(forgotten, False)])]
 
 
 def test_member_that_forgot_that_it_joined_votes_no() -> None:
