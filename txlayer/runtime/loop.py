@@ -111,7 +111,8 @@ class Loop:
         self._bell: SimpleQueue[None] = SimpleQueue()
         """What the loop's own thread sleeps on."""
         self._rung = False
-        self._wakes_at = inf
+        self._wakes_at = 0.0
+        """When a timer is due, as of the last turn."""
         self._turning = threading.Lock()
         """Held by whoever has the turn; everything below happens with it."""
         self._running = False
@@ -207,8 +208,9 @@ class Loop:
             self._guard(self._recover)
             self._running = self.error is None
         while self._running:
-            with self._turning:
-                self._take_turn()
+            if self._inbox or time.monotonic() >= self._wakes_at:  # or somebody has only told us of an earlier timer
+                with self._turning:
+                    self._take_turn()
             if not self._inbox:  # what was brought meanwhile was left to us
                 self._sleep()
         with self._turning:
@@ -229,10 +231,10 @@ class Loop:
         if not self._running:
             return
         self._guard(self._turn)
-        due = self._timers.next_due()
-        if due < self._wakes_at and threading.current_thread() is not self._thread:
+        due, before = self._timers.next_due(), self._wakes_at
+        self._wakes_at = due  # before it is rung: the other reads it without asking for the turn
+        if due < before and threading.current_thread() is not self._thread:
             self._ring()
-        self._wakes_at = due
 
     def _guard(self, act: Callable[[], None]) -> None:
         try:
