@@ -80,11 +80,13 @@ class Transacting:
         engine.check()
         name = plan.key or f"{CALL}{secrets.token_hex(8)}"
         with engine.calls.naming:
-            if plan.key and name in engine.calls.open and not plan.terms.one_shot:
+            known = engine.calls.open.get(name)
+            if known is not None and (known.in_steps or not plan.terms.one_shot):
                 key = name.removeprefix(KEY)
                 what = f"a transaction with key {key!r} is open in this site"
                 raise UsageError(f"{what}: outcome(key={key!r}) tells its end")
             call = engine.calls.add(name)
+            call.in_steps = not plan.terms.one_shot
             if plan.on_votes_missing is not None:
                 engine.surfacing.on_votes_missing[name] = plan.on_votes_missing
             answer = engine.calls.wait(call)

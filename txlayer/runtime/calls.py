@@ -30,6 +30,8 @@ class Call:
     members: int = 0
     type: str = ""
     """Of a transaction that was joined."""
+    in_steps: bool = False
+    """Its first answer is that it is open, which is no answer to others under its key."""
     outcome: Outcome | None = None
     """The final one."""
     aborting: Outcome | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.conftest import DEADLINE
 from txlayer.effects import BeginCall, ConfirmCall, Resolve
+from txlayer.errors import UsageError
 from txlayer.messages import Outcome, Status, Terms
 from txlayer.runtime.calls import Calls
 from txlayer.transacting import Plan, Transacting
@@ -59,6 +61,13 @@ def test_who_lets_go_of_a_call_late_leaves_the_next_one_under_its_key_alone(desk
     desk.calls.on_resolve(Resolve("k:1", Outcome(None, "k:1", Status.COMMITTED)))
     assert answer.result(0).status is Status.COMMITTED
     assert [type(event) for event in desk.posted] == [BeginCall, BeginCall, ConfirmCall, BeginCall]
+
+
+def test_one_shot_does_not_share_the_call_of_a_transaction_in_steps(desk: Desk) -> None:
+    """It would be answered that the other one is open."""
+    Transacting.begin(desk, replace(PLAN, terms=Terms("orders")))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="is open in this site"):
+        desk.begin()
 
 
 class Noticed:
