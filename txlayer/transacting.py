@@ -99,11 +99,12 @@ class Transacting:
     def join(cls, engine: Engine, tx: TxId, event_type: str) -> tuple[Transacting, Future[Answer]]:
         """Publish in a transaction that another site began."""
         engine.check()
-        if engine.calls.of(tx) is not None:
-            raise UsageError(f"this site publishes in {tx} already: use that, or leave it first")
-        call = engine.calls.add(f"{CALL}{secrets.token_hex(8)}", tx)
-        answer = engine.calls.wait(call)
-        engine.post(JoinCall(call.name, tx))
+        with engine.calls.naming:
+            if engine.calls.of(tx) is not None:
+                raise UsageError(f"this site publishes in {tx} already: use that, or leave it first")
+            call = engine.calls.add(f"{CALL}{secrets.token_hex(8)}", tx)
+            answer = engine.calls.wait(call)
+            engine.post(JoinCall(call.name, tx))
         return cls(engine, call, None, event_type, joined=True), answer
 
     @property

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import DEADLINE
-from txlayer.effects import BeginCall, ConfirmCall, Resolve
+from txlayer.effects import BeginCall, ConfirmCall, JoinCall, Resolve
 from txlayer.errors import UsageError
-from txlayer.messages import Outcome, Status, Terms
+from txlayer.messages import Outcome, Status, Terms, TxId
 from txlayer.runtime.calls import Calls
 from txlayer.transacting import Plan, Transacting
 
 PLAN = Plan(Terms("orders", one_shot=True), "h", key="k:1")
+TX = TxId("h", "log", 1, "abcd")
 ABORTED = Outcome(None, "k:1", Status.ABORTED)
 
 
@@ -104,3 +105,31 @@ def test_a_call_that_shares_another_is_heard_of_before_that_is_gone(desk: Desk) 
     let_go.join(DEADLINE)
     assert answer.result(0) is ABORTED
     assert [type(event) for event in desk.posted] == [BeginCall, BeginCall, ConfirmCall]
+
+
+def test_of_two_threads_that_join_a_transaction_at_the_same_time_one_does(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would number their events from the same one on, and those of the second would be taken for the first's."""
+    naming, add, refused = Noticed(), desk.calls.add, list[UsageError]()
+
+    def join() -> None:
+        try:
+            Transacting.join(desk, TX, "orders")  # type: ignore[arg-type]
+        except UsageError as exc:
+            refused.append(exc)
+
+    second = threading.Thread(target=join)
+
+    def add_late(calls: Calls, name: str, tx: TxId | None = None) -> Any:
+        monkeypatch.undo()
+        second.start()
+        assert naming.wanted.wait(DEADLINE)
+        return add(name, tx)
+
+    desk.calls.naming = naming  # type: ignore[assignment]
+    monkeypatch.setattr(Calls, "add", add_late)
+    join()
+    second.join(DEADLINE)
+    assert [type(event) for event in desk.posted] == [JoinCall]
+    assert len(refused) == 1
