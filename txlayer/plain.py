@@ -35,6 +35,7 @@ class PlainEvents:
         topics = self._topics(subscriber)
         subscription = self.bus.subscribe(topics, lambda delivery: self._handle(subscriber, participant, delivery))
         self.running.append((subscriber, subscription))
+        self.on_types()  # of those that were advertised meanwhile, nobody has told this subscription
 
     def forget(self, gone: Sequence[Subscriber]) -> None:
         """Receive nothing more for these subscribers."""
@@ -45,7 +46,7 @@ class PlainEvents:
 
     def on_types(self) -> None:
         """New children of a type may have been advertised."""
-        for subscriber, subscription in self.running:
+        for subscriber, subscription in list(self.running):
             new = [topic for topic in self._topics(subscriber) if topic not in subscription.topics]
             if new:
                 subscription.add(*new)

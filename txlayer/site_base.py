@@ -369,10 +369,11 @@ class SiteBase:
         name = f"{KEY}{key}" if key is not None else f"{CALL}{secrets.token_hex(8)}"
         if coordinator == HOSTED:
             raise UsageError("a key is known to one coordinator: name it, coordinator='...'")
-        call, answer, new = self._engine.calls.ask(name, tx)
-        if not answer.done():
-            where = tx.coordinator if tx is not None else self._coordinator(coordinator, Access.SINGLE)
-            self._engine.post(AskCall(call.name, where, tx, name if key is not None else "", within))
+        where = tx.coordinator if tx is not None else self._coordinator(coordinator, Access.SINGLE)
+        with self._engine.calls.naming:
+            call, answer, new = self._engine.calls.ask(name, tx)
+            if not answer.done():
+                self._engine.post(AskCall(call.name, where, tx, name if key is not None else "", within))
         return _Question(self._engine, call, answer, new, self._elsewhere() if coordinator is None else [])
 
     def _elsewhere(self) -> list[str]:
@@ -426,9 +427,8 @@ class _Question:
             self.drop()
             raise OutcomeUnknown(f"{self.call.tx or self.call.name[2:]}: not known yet, ask again later")
         if answer.final:
-            self.engine.calls.remove(self.call)
             kept = not answer.key.startswith(CALL)
-            self.engine.post(LeaveCall(self.call.name) if kept else ConfirmCall(self.call.name))
+            self._release(LeaveCall(self.call.name) if kept else ConfirmCall(self.call.name))
         never_here = answer.status is Status.ABORTED and answer.tx is None
         if never_here and self.elsewhere and answer.coordinator == self.engine.settings.name:
             reason = f"this site never coordinated it: name who did, coordinator='...': {', '.join(self.elsewhere)}"
@@ -438,8 +438,12 @@ class _Question:
     def drop(self) -> None:
         """Nobody asks any more."""
         if self.new:
-            self.engine.calls.remove(self.call)
-            self.engine.post(LeaveCall(self.call.name))
+            self._release(LeaveCall(self.call.name))
+
+    def _release(self, call: ConfirmCall | LeaveCall) -> None:
+        with self.engine.calls.naming:
+            if self.engine.calls.remove(self.call):
+                self.engine.post(call)
 
 
 def _harmless(predicate: Predicate) -> Predicate:

@@ -79,27 +79,32 @@ class Transacting:
         """Open a transaction, or run it in one shot."""
         engine.check()
         name = plan.key or f"{CALL}{secrets.token_hex(8)}"
-        if plan.key and name in engine.calls.open and not plan.terms.one_shot:
-            key = name.removeprefix(KEY)
-            raise UsageError(f"a transaction with key {key!r} is open in this site: outcome(key={key!r}) tells its end")
-        call = engine.calls.add(name)
+        with engine.calls.naming:
+            known = engine.calls.open.get(name)
+            if known is not None and (known.in_steps or not plan.terms.one_shot):
+                key = name.removeprefix(KEY)
+                what = f"a transaction with key {key!r} is open in this site"
+                raise UsageError(f"{what}: outcome(key={key!r}) tells its end")
+            call = engine.calls.add(name)
+            call.in_steps = not plan.terms.one_shot
+            if plan.on_votes_missing is not None:
+                engine.surfacing.on_votes_missing[name] = plan.on_votes_missing
+            answer = engine.calls.wait(call)
+            if not answer.done():  # else it is told what another caller under its key is told, and begins nothing
+                engine.post(BeginCall(name, plan.terms, plan.coordinator, tuple(items), plan.predicate))
         size = size_of_terms(plan.terms)
-        self = cls(engine, call, plan, plan.terms.type, ended=plan.terms.one_shot, bytes=size)
-        if plan.on_votes_missing is not None:
-            engine.surfacing.on_votes_missing[name] = plan.on_votes_missing
-        answer = engine.calls.wait(call)
-        engine.post(BeginCall(name, plan.terms, plan.coordinator, tuple(items), plan.predicate))
-        return self, answer
+        return cls(engine, call, plan, plan.terms.type, ended=plan.terms.one_shot, bytes=size), answer
 
     @classmethod
     def join(cls, engine: Engine, tx: TxId, event_type: str) -> tuple[Transacting, Future[Answer]]:
         """Publish in a transaction that another site began."""
         engine.check()
-        if engine.calls.of(tx) is not None:
-            raise UsageError(f"this site publishes in {tx} already: use that, or leave it first")
-        call = engine.calls.add(f"{CALL}{secrets.token_hex(8)}", tx)
-        answer = engine.calls.wait(call)
-        engine.post(JoinCall(call.name, tx))
+        with engine.calls.naming:
+            if engine.calls.of(tx) is not None:
+                raise UsageError(f"this site publishes in {tx} already: use that, or leave it first")
+            call = engine.calls.add(f"{CALL}{secrets.token_hex(8)}", tx)
+            answer = engine.calls.wait(call)
+            engine.post(JoinCall(call.name, tx))
         return cls(engine, call, None, event_type, joined=True), answer
 
     @property
@@ -262,11 +267,13 @@ class Transacting:
         self.release(LeaveCall(self.call.name, reason))
 
     def release(self, call: ConfirmCall | LeaveCall) -> None:
-        """Let go of the call here."""
-        self.engine.surfacing.on_votes_missing.pop(self.call.name, None)
-        self.engine.calls.remove(self.call)
+        """Let go of the call here, unless another caller under its key has."""
         here = self.plan is not None and self.plan.coordinator == self.engine.settings.name
-        (self.engine.note if here and isinstance(call, ConfirmCall) else self.engine.post)(call)
+        post = self.engine.note if here and isinstance(call, ConfirmCall) else self.engine.post
+        with self.engine.calls.naming:
+            if self.engine.calls.remove(self.call):
+                self.engine.surfacing.on_votes_missing.pop(self.call.name, None)
+                post(call)
 
     def check_open(self, what: str) -> None:
         """Refuse a call that comes too late."""

@@ -477,6 +477,27 @@ def test_a_handler_that_never_returns_votes_no(
     assert site.send(orders, ["y"]).members == 1
 
 
+@pytest.mark.parametrize("where", ["on_join", "on_event", "on_prepare", "on_commit"])
+def test_a_handler_that_ends_its_thread_fails_as_any_other_and_costs_no_thread(
+    memory_sites: Sites, orders: str, where: str
+) -> None:
+    class Leaving(Participant):
+        def on_event(self, tx: MemberTransaction, event: Event) -> None: ...
+
+    setattr(Leaving, where, lambda *_: sys.exit(3))
+    member = memory_sites.member("a", orders, Leaving, scope=Scope.DISTRIBUTED)
+    site = memory_sites.start("p")
+    memory_sites.know(site, orders, member)
+    if where in ("on_event", "on_prepare"):
+        with pytest.raises(TransactionAborted, match="SystemExit"):
+            site.send(orders, ["x"], census_within=DEADLINE)
+    else:
+        assert site.send(orders, ["x"], census_within=DEADLINE).members == (1 if where == "on_commit" else 0)
+    eventually(member._engine.workshop.idle)
+    pool = member._engine.workshop.handlers
+    eventually(lambda: len(pool._resting) == pool.threads)
+
+
 def test_an_on_commit_that_never_returns_does_not_hold_up_the_rest(
     memory_sites: Sites, orders: str, hanging: type[Hanging]
 ) -> None:

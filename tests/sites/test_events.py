@@ -283,6 +283,24 @@ def test_subscribers_of_a_parent_get_its_children(sites: Sites, notes: Notes) ->
     assert notes.of("a") == ["inside"]
 
 
+def test_a_child_that_is_advertised_while_a_listener_subscribes_is_heard(
+    memory_sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent, child = memory_sites.name("parent"), memory_sites.name("child")
+    member, publisher = memory_sites.start("a"), memory_sites.start("p")
+    subscribe, heard = member.bus.subscribe, list[Any]()
+
+    def subscribe_slowly(topics: Any, handler: Any) -> Any:
+        publisher.advertise(child, parent=parent)
+        memory_sites.know(publisher, child, member)
+        return subscribe(topics, handler)
+
+    monkeypatch.setattr(member.bus, "subscribe", subscribe_slowly)
+    member.listener(parent)(lambda event: heard.append(event.data))
+    publisher.publish(child, "plain").wait(DEADLINE)
+    eventually(lambda: heard == ["plain"])
+
+
 def test_a_site_listens_to_a_child_before_it_says_so(memory_sites: Sites) -> None:
     sites = memory_sites
     member, publisher = sites.member("a", sites.name("parent"), lambda tx, event: None), sites.start("p")

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -588,6 +589,37 @@ def test_a_key_whose_transaction_aborted_may_be_used_again(memory_sites: Sites, 
         publisher.send(type, ["x"], key="order 7")
     willing.append(True)
     assert publisher.send(type, ["x"], key="order 7").members == 1
+
+
+def test_callers_with_one_key_at_the_same_time_are_all_told_what_became_of_it(memory_sites: Sites) -> None:
+    """The first try of each key fails: whoever comes just then is told of that, or tries again."""
+    type = memory_sites.name("orders")
+    tried: set[str] = set()
+
+    def handle(tx: MemberTransaction, event: Event) -> None:
+        if event.data not in tried:
+            tried.add(event.data)
+            raise ValueError("not yet")
+
+    member = memory_sites.member("a", type, handle)
+    publisher = memory_sites.start("p")
+    memory_sites.know(publisher, type, member)
+
+    def send_twice(key: str) -> list[Status]:
+        told = []
+        for _ in range(2):
+            try:
+                told.append(publisher.send(type, [key], key=key).status)
+            except TransactionAborted:
+                told.append(Status.ABORTED)
+        return told
+
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(20):
+            told = [one for several in threads.map(send_twice, [f"order {number}"] * 4) for one in several]
+            outcome = publisher.outcome(key=f"order {number}")
+            assert set(told) <= {Status.ABORTED, outcome.status}
+            assert (Status.COMMITTED in told) == (outcome.status is Status.COMMITTED)
 
 
 def test_a_key_goes_to_a_coordinator_by_name(memory_sites: Sites) -> None:

@@ -107,10 +107,8 @@ class Callers:
         repeat = line.terms.one_shot and line.keyed and self.rng.random() < 0.4
         if repeat:
             self._repeat(line)
-        elif line.keyed or tx is not None:
-            self._ask_on(line.call, line.coordinator, line.keyed, tx)
         else:
-            self._done(line.call)  # it never learned a name to ask by
+            self._ask_on(line.call, line.coordinator, line.keyed, tx)
 
     def _repeat(self, line: lines.Asked) -> None:
         events = [Draft(item.payload, item.type) for item in line.items]
@@ -130,6 +128,9 @@ class Callers:
 
     def _ask_on(self, call: str, coordinator: str, keyed: bool, tx: TxId | None) -> None:
         """Ask until there is an answer: by id where it is known, or by key."""
+        if not keyed and tx is None:
+            self._done(call)  # it never learned a name to ask by
+            return
         while True:
             by_id = tx is not None and (not keyed or self.rng.random() < 0.5)
             try:

@@ -257,8 +257,18 @@ class Driver:
         for site in self.sites.values():
             site.tell(orders.Heal())
         end = time.monotonic() + self.wishes.rest_within
-        while time.monotonic() < end and not self._at_rest():
+        while not self._at_rest():
+            if time.monotonic() > end:
+                self.complaints.append(f"not at rest after {self.wishes.rest_within} s: {self._restless()}")
+                return
             time.sleep(0.2)
+
+    def _restless(self) -> str:
+        """Who still does something."""
+        calls = [f"call {call} of {name}" for call, name in self.running.items()]
+        silent = [f"{name} does not answer" for name, site in self.sites.items() if site.left is None]
+        work = [f"{name} {work}" for name, site in self.sites.items() if site.left for work in site.left.work]
+        return ", ".join([*calls, *silent, *work]) or "members remember what their coordinators have forgotten"
 
     def _at_rest(self) -> bool:
         if self.running:

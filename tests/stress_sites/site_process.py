@@ -24,6 +24,7 @@ from tests.stress_sites.tastes import Config
 from tests.stress_sites.witness import Witness
 from txlayer import RAW, Patience, Site
 from txlayer.simulation.mutants import MUTANTS
+from txlayer.transactions.executor import Executor
 
 QUICK = Patience(retry=0.2, in_doubt=0.6, gap=0.1, linger=1.0, mark=0.5, longest=3.0)
 _decode = msgspec.json.Decoder(orders.AnyOrder).decode
@@ -102,7 +103,8 @@ class SiteProcess:
             work += [f"holds {len(ahead.held)} outputs"] if ahead.held else []
             work += [f"works on {tx}" for tx in engine.workshop.busy()]
             work += [f"waits for call {call}" for call, one in roles.publishers.items() if one.outcome is None]
-            remembered = tuple(tx for members in roles.subscriber.members.values() for tx in members)
+            members = [one for of in roles.subscriber.members.values() for one in of.items()]
+            remembered = tuple(tx for tx, one in members if not _parked(one))
             return orders.Left(tuple(work), remembered, tuple(desk.settled))
 
         left = engine.ask(look)
@@ -125,6 +127,11 @@ class SiteProcess:
     def _say(self, answer: orders.AnyAnswer) -> None:
         with self._out, contextlib.suppress(BrokenPipeError):
             os.write(1, msgspec.json.encode(answer) + b"\n")
+
+
+def _parked(member: object) -> bool:
+    """Whether only an operator can end it."""
+    return isinstance(member, Executor) and member.compensation is not None and member.compensation.parked
 
 
 def main() -> None:

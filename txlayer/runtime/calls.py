@@ -30,6 +30,8 @@ class Call:
     members: int = 0
     type: str = ""
     """Of a transaction that was joined."""
+    in_steps: bool = False
+    """Its first answer is that it is open, which is no answer to others under its key."""
     outcome: Outcome | None = None
     """The final one."""
     aborting: Outcome | None = None
@@ -44,6 +46,9 @@ class Calls:
     open: dict[str, Call] = field(default_factory=dict)
     known: dict[TxId, Outcome] = field(default_factory=dict)
     """The last outcomes that this site was told: their coordinators may have forgotten them."""
+    naming: threading.Lock = field(default_factory=threading.Lock)
+    """Held from the look at `open` until what follows from it is posted: the roles hear of the calls under one key in
+    the order in which they came and went."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _error: Exception | None = None
 
@@ -73,10 +78,13 @@ class Calls:
                 call.waiting.append(answer)
         return answer
 
-    def remove(self, call: Call) -> None:
-        """Nobody asks any more."""
+    def remove(self, call: Call) -> bool:
+        """Nobody asks any more. False if that was known: another call may have its name by now."""
         with self._lock:
-            self.open.pop(call.name, None)
+            known = self.open.get(call.name) is call
+            if known:
+                del self.open[call.name]
+            return known
 
     def of(self, tx: TxId) -> Call | None:
         """The call that this site made for a transaction."""

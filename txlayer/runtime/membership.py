@@ -240,7 +240,7 @@ class Membership:
         if subscriber.asks:
             try:
                 answer = self.application.run(part.participant().on_join(self))
-            except Exception:
+            except BaseException:
                 _logger.exception("on_join of %s failed: it does not take part", subscriber.type)
                 return Scope.NONE
         if answer is None:
@@ -332,12 +332,12 @@ class Membership:
             self.application.run(act(part.participant()))
         except (HandlerFailed, ResourceError):
             raise
-        except Exception as exc:
+        except BaseException as exc:  # also SystemExit: the thread is for all, and a member has to answer
             _logger.info("a handler of %s failed", self.id, exc_info=True)
             raise HandlerFailed(f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__) from exc
 
     def _quietly(self, act: Callable[[Participant], Any], part: Part, what: str) -> None:
         try:
             self.application.run(act(part.participant()))
-        except Exception:
+        except BaseException:
             _logger.exception("%s of %s failed", what, self.id)

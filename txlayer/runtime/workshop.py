@@ -395,7 +395,7 @@ class Workshop:
         except ResourceError as exc:
             away = isinstance(task, Compensate) and isinstance(exc, ResourceUnavailable)
             result = Again(str(exc)) if away else self._failed(task, str(exc))  # away is not failing for good
-        except Exception as exc:
+        except BaseException as exc:  # whatever ends here must be told, or its transaction waits for it
             _logger.exception("%s of %s failed", type(task).__name__, task.tx)
             result = self._failed(task, f"{type(exc).__name__}: {exc}")
         if self.probe is not None:

@@ -80,6 +80,8 @@ class Coordinated:
     wanted: tuple[str, int] | None = None
     unacknowledged: dict[bytes, bytes] = field(default_factory=dict)
     confirmed: bool = False
+    retired: bool = False
+    """Its caller has not confirmed, and may still ask."""
     lingering: bool = False
     recorded: bool = False
     restarted: bool = False
@@ -259,7 +261,7 @@ class Coordinated:
 
     def retire(self) -> list[Effect]:
         """Forget a settled transaction although its caller never confirmed."""
-        self.confirmed = True
+        self.confirmed = self.retired = True
         return self._finish_if_done()
 
     def _linger(self) -> list[Effect]:

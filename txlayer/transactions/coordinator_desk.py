@@ -317,7 +317,7 @@ class CoordinatorDesk:
         if coordinator.phase is not Phase.ENDED or not coordinator.took_effect():
             return []
         committed = coordinator.outcome is not None and coordinator.outcome.status is Status.COMMITTED
-        return self.forgotten.add(coordinator.tx.number, coordinator.key, committed)
+        return self.forgotten.add(coordinator.tx.number, coordinator.key, committed, coordinator.retired)
 
     def _after(self, coordinator: TxCoordinator) -> list[Batch]:
         if coordinator.phase is Phase.ENDED:

@@ -49,13 +49,16 @@ class Forgotten:
         """Whether a transaction under this key is known to have committed: then it makes no other one."""
         return self.keys.get(key, (0, False))[1]
 
-    def add(self, number: int, key: str, committed: bool = True) -> list[Effect]:
-        """A commit is forgotten: what the log has to remember before it is."""
+    def add(self, number: int, key: str, committed: bool = True, unconfirmed: bool = False) -> list[Effect]:
+        """A commit is forgotten: what the log has to remember before it is.
+
+        By a key that was made up for one call only that call asks, and not after it has confirmed.
+        """
         self.commits.add(number, number)
         if len(self.commits.lasts) > KEPT:
             self.upto = self.commits.lasts[0]
             self.commits.forget_below(self.upto + 1)
-        keys = [] if key.startswith(NAMELESS) else self._keep(key, number, committed)
+        keys = self._keep(key, number, committed) if unconfirmed or not key.startswith(NAMELESS) else []
         return [*keys, Append("x", Retired(self.upto, self.keys_lost, self.commits.pairs()))]
 
     def _keep(self, key: str, number: int, committed: bool) -> list[Effect]:

@@ -26,6 +26,7 @@ from txlayer.effects import (
     WaitLonger,
 )
 from txlayer.messages import (
+    NAMELESS,
     Access,
     ChainKind,
     Conditions,
@@ -649,6 +650,22 @@ def test_a_commit_forgotten_before_its_caller_confirmed_is_never_called_aborted(
     bench.restart("p")
     bench.give("p", AskCall("asks", "h", first))
     assert bench.sites["p"].outcomes["asks"][-1].status is Status.FINISHED
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_call_without_a_key_whose_commit_is_forgotten_is_neither_told_aborted_nor_made_again(restarted: bool) -> None:
+    bench = Bench(Site("p"), Site("q"), Site("h", bounds=Bounds(unconfirmed=1)), Site("a", member()))
+    shot = Terms("orders", one_shot=True)
+    bench.lose = lambda target, message: target == "p" and isinstance(message, m.Outcome)
+    bench.give("p", BeginCall(f"{NAMELESS}1", shot, "h", (Item("orders", b"first"),)))
+    for number in (2, 3):
+        bench.give("q", BeginCall(f"{NAMELESS}{number}", shot, "h", (Item("orders", b"other"),)))
+    bench.lose = lambda target, message: False
+    if restarted:
+        bench.restart("h")
+    bench.fire("p", "retry", "p")
+    assert status(bench, f"{NAMELESS}1") is Status.FINISHED
+    assert len({message.tx for _, message in bench.sent if isinstance(message, m.Census)}) == 3
 
 
 @pytest.mark.parametrize("scope", [Scope.NONE, Scope.LOCAL])
