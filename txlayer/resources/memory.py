@@ -17,6 +17,7 @@ class Unit:
     writes: list[tuple[str, object]] = field(default_factory=list)
     savepoint: int = 0
     of: int = 1
+    log: str = ""
     abandoned: bool = False
     lent: bool = False
     ended: bool = False
@@ -40,10 +41,11 @@ class MemoryResource:
     void: dict[TxId, None] = field(default_factory=dict)
     undo: dict[TxId, bytes] = field(default_factory=dict)
     early: bool = False
+    log: str = ""
     on_commit: Callable[[TxId, list[tuple[str, object]]], None] | None = None
 
     def open(self, site: str, incarnation: str, member: Member = nobody) -> None:
-        pass
+        self.log = incarnation
 
     def work(self, tx: TxId) -> Unit:
         if tx in self.prepared:
@@ -80,7 +82,7 @@ class MemoryResource:
         unit = self._take(tx)
         if tx in self.marked or tx in self.void:
             raise ResourceError(f"{tx} was committed or given up before")
-        unit.of = of
+        unit.of, unit.log = of, self.log
         self.prepared[tx] = unit
 
     def commit_prepared(self, tx: TxId) -> None:
@@ -123,7 +125,7 @@ class MemoryResource:
         self.void.pop(tx, None)
 
     def branches(self) -> tuple[Branch, ...]:
-        return tuple(Branch(tx, of=unit.of) for tx, unit in self.prepared.items())
+        return tuple(Branch(tx, unit.log, unit.of) for tx, unit in self.prepared.items())
 
     def undo_record(self, tx: TxId) -> bytes:
         return self.undo.get(tx, b"")

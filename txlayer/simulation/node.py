@@ -152,12 +152,14 @@ class Node:
         )  # fmt: skip
         leave_keys(self.world.register, seat)
         self.participant = Participant(seat)
+        self.resource.open(self.name, self.log.header.incarnation)
         self.ahead = WriteAhead(self.log)
         records, self.log.records = self.log.records, {}
         self._perform_batches(self.participant.recover(records.values()))
         self._sync_soon()
         self.take(MarkersFound(Marked.of(self.resource, self.identity.incarnation).ours))
-        self.take(BranchesFound(tuple(self.resource.prepared)))
+        under_this_log = [one.tx for one in self.resource.branches() if one.incarnation == self.resource.log]
+        self.take(BranchesFound(tuple(under_this_log)))
         self.watch_room()
 
     def _open_log(self) -> RecordLog:
