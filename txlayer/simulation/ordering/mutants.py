@@ -483,7 +483,7 @@ MUTANTS: dict[str, Mutant] = {
     "a broken operation is awaited": Mutant(Subscriber, "_break_off", _expected_for_ever, ("replaced-logs",)),
     "a topic is created without asking who has it": Mutant(Founding, "ask", _constant(None), ("overlapping-claims",)),
     "who has asked once never gives way": Mutant(Founding, "_waits", _never_gives_way, ("overlapping-claims",)),
-    "a delta is placed without its base": Mutant(DeliveryBuffer, "_remember", _base_not_checked, ("lost-events",)),
+    "a delta is placed without its base": Mutant(DeliveryBuffer, "_remember", _base_not_checked, ("lost-owners",)),
 }
 
 
