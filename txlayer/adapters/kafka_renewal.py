@@ -1,9 +1,10 @@
 """When a consumer is replaced by a new one: after it has lost every broker.
 
-A broker that was killed and comes up answers for a moment that there are topics and no brokers. librdkafka (2.10 to at
-least 2.16, issue 5301) then drops the broker that it is talking to, and may never ask another one: the consumer stays
-assigned and reads nothing, for ever. It cannot be told from one that has nothing to read. So whoever has lost every
-broker is replaced as soon as a broker answers a new consumer, whether it would have come back by itself or not.
+Seen with librdkafka 2.16: after a broker was killed and came up, a consumer is connected and assigned, and asks for
+nothing, for as long as we looked (five minutes). It fits its issue 5301: an answer that names topics and no brokers, as
+that of a broker that is coming up, makes it drop the broker that it is talking to (since 2.10). It cannot be told from
+one that has nothing to read. So whoever has lost every broker is replaced as soon as a broker answers a new consumer,
+whether it would have come back by itself or not.
 """
 
 from __future__ import annotations
