@@ -169,6 +169,10 @@ class Load:
         """How many events were published so far. Asked often, beside everything that it waits for."""
         return sum(self._written(name).count('["offer",') for name in self._processes if name.startswith("p"))
 
+    def size(self) -> int:
+        """How much was written so far."""
+        return sum(self.path(name).stat().st_size for name in self._processes if self.path(name).exists())
+
     def ended(self, kind: str) -> list[str]:
         """Which processes of a kind run no more."""
         return [name for name, one in self._processes.items() if name.startswith(kind) and one.poll() is not None]

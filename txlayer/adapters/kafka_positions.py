@@ -35,6 +35,7 @@ _PASSING = (  # seen for a moment after a topic was created, or a broker started
     KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._NOENT,  # no partition has a leader yet
 )
 
 
@@ -71,7 +72,8 @@ class Positions:
             asked = {TopicPartition(*place): spec for place in places}
             answers = self._admin.list_offsets(asked, request_timeout=self._timeout)
             return {
-                (at.topic, at.partition): answer.result(self._timeout + 1.0).offset for at, answer in answers.items()
+                (at.topic, at.partition): _real(answer.result(self._timeout + 1.0).offset)
+                for at, answer in answers.items()
             }
 
         return self._insist(ask)
@@ -92,6 +94,13 @@ class Positions:
             error = exc.args[0]
             kind = BrokerUnreachable if error.code() in _AWAY else SubscribeFailed
             raise kind(f"Kafka: {self._describe(error)}") from exc
+
+
+def _real(offset: int) -> int:
+    """An answer without error may still be none: beside a broker that comes up librdkafka hands on its own -1001."""
+    if offset < 0:
+        raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE, f"the broker's answer is {offset}"))
+    return offset
 
 
 def _passes(error: BaseException) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from txlayer.adapters.kafka_renewal import Renewal, close_soon
 from txlayer.errors import BrokerUnreachable, Closed, SubscribeFailed
 
 _logger = logging.getLogger(__name__)
@@ -97,13 +98,15 @@ class KafkaReader:
         name: str,
         describe: Callable[[object], str],
     ) -> None:
-        self.consumer = Consumer({**settings, "error_cb": self._on_error, "on_commit": self._on_commit})
+        self._settings = settings
         self._describe = describe
         self.tick: Callable[[], None] = lambda: None
         """Called again and again on the reader's thread."""
         self.last: Callable[[], None] = lambda: None
         """Called there when nothing more is read, before the consumer is closed."""
         self._commits: deque[concurrent.futures.Future[None]] = deque()
+        self._renewal = Renewal(self._open)
+        self.consumer = self._open()
         self._partitions: dict[Place, _Partition] = {}
         self._calls: deque[tuple[Callable[[], Any], concurrent.futures.Future[Any]]] = deque()
         self._behind = self._busy = False
@@ -201,6 +204,8 @@ class KafkaReader:
         while self._calls:
             self._answer(*self._calls.popleft())
         self.tick()
+        if self._renewal.due:
+            self._renew()
         if self._behind and not self._catch_up():
             self._room.wait(IDLE_SECONDS)
             self._room.clear()
@@ -214,6 +219,39 @@ class KafkaReader:
         if batch:
             self._sort(batch)
             batch.clear()
+
+    def _open(self) -> Consumer:
+        """A consumer that is heard as long as it is the reader's."""
+        opened: list[Consumer] = []
+
+        def on_error(error: KafkaError) -> None:
+            _logger.info("Kafka consumer: %s", self._describe(error))
+            if opened and opened[0] is self.consumer:
+                self._renewal.hear(error)
+
+        def on_commit(error: KafkaError | None, places: list[TopicPartition]) -> None:
+            if opened and opened[0] is self.consumer:
+                self._on_commit(error, places)
+
+        opened.append(Consumer({**self._settings, "error_cb": on_error, "on_commit": on_commit}))
+        return opened[0]
+
+    def _renew(self) -> None:
+        """Go on with another consumer where this one stands."""
+        consumer = self._renewal.replacement()
+        if consumer is None:
+            return
+        assigned = {place: partition for place, partition in self._partitions.items() if partition.assigned}
+        if assigned:
+            consumer.incremental_assign([TopicPartition(*place, one.position) for place, one in assigned.items()])
+        if paused := [TopicPartition(*place) for place, partition in assigned.items() if partition.paused]:
+            consumer.pause(paused)
+        former, self.consumer = self.consumer, consumer
+        self._renewal.done()
+        close_soon(former)
+        _logger.info("Kafka: a broker is back, reading goes on with a new consumer")
+        while self._commits:
+            self._commits.popleft().set_exception(BrokerUnreachable("the broker was away before it took the position"))
 
     def _sort(self, batch: list[Message]) -> None:
         """Give each partition its messages, in order."""
@@ -376,9 +414,6 @@ class KafkaReader:
         partition.position = _first(partition)
         self.consumer.incremental_assign([TopicPartition(*place, partition.position)])
         partition.assigned, partition.astray = True, False
-
-    def _on_error(self, error: KafkaError) -> None:
-        _logger.info("Kafka consumer: %s", self._describe(error))
 
     # -- calls from other threads --------------------------------------------------------------------------------------
 

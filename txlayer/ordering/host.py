@@ -164,6 +164,7 @@ class Host:
             if manager.rank != record.rank:
                 raise LogCorrupt(f"topic {record.name} has rank {record.rank}, its place in the log is {manager.rank}")
             manager.reserved, manager.closed, manager.floor = record.reserved, record.closed, record.floor
+            manager.forgotten = record.closed
             manager.unsure.add(record.closed + 1, record.reserved)
             state.counters.values[manager.slot] = self._first_free(record) - 1
             manager.mark = state.given(manager)

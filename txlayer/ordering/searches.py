@@ -56,7 +56,8 @@ class Searches:
     def _look_for(self, subscriber: str, manager: TopicManager, number: int, now: float) -> list[Effect]:
         ticket = manager.find(number)
         if ticket is None:
-            return [] if number in manager.unsure else [self._lost(subscriber, manager, number)]
+            forgotten = number in manager.unsure or number <= manager.forgotten  # its publisher is about to remind us
+            return [] if forgotten else [self._lost(subscriber, manager, number)]
         if ticket.state != DONE:
             return []  # its lease settles it
         key = (manager.rank, number)

@@ -136,23 +136,29 @@ class TicketDesk:
             return self.state.refuse(message.publisher, "published", manager.name, reason, number=message.first)
         effects: list[Effect] = []
         if message.first in manager.unsure:
-            # Given before a restart that forgot it, and published: it counts, and it knows its publisher again.
-            line = manager.lines.get(message.publisher)
-            if line is None:
-                line = Line(message.publisher, 0, message.seq + message.count)
-                manager.lines[message.publisher] = line
-            until = now + self._lease
-            ticket = Ticket(manager, line, line.generation, message.seq, message.first, last, message.count, until)
-            ticket.state = DONE
-            manager.adopt(ticket)
-            self._leases.append(ticket)
-            effects.extend(self._void_rivals(ticket))
+            effects.extend(self._adopt(message, manager, now))
             manager.unsure.cut(message.first, last)
         elif message.first <= manager.floor:
             reason = f"whether number {message.first} of {manager.name} is void is no longer known"
             return self.state.refuse(message.publisher, "published", manager.name, reason, number=message.first)
+        elif message.first <= manager.forgotten:
+            effects.extend(self._adopt(message, manager, now))
         acknowledged = Acknowledged(manager.name, message.seq, message.first, self.state.epoch)
         return [*effects, Send(message.publisher, acknowledged)]
+
+    def _adopt(self, message: Published, manager: TopicManager, now: float) -> list[Effect]:
+        # Given before a restart that forgot it, and published: it counts, and it knows its publisher again.
+        last = message.first + message.count - 1
+        line = manager.lines.get(message.publisher)
+        if line is None:
+            line = Line(message.publisher, 0, message.seq + message.count)
+            manager.lines[message.publisher] = line
+        until = now + self._lease
+        ticket = Ticket(manager, line, line.generation, message.seq, message.first, last, message.count, until)
+        ticket.state = DONE
+        manager.adopt(ticket)
+        self._leases.append(ticket)
+        return self._void_rivals(ticket)
 
     def _void(self, ticket: Ticket) -> list[Effect]:
         ticket.state = VOID
@@ -205,6 +211,7 @@ class TicketDesk:
             for first, last in manager.unsure.pairs():
                 effects.extend(self.voids.add(manager, first, last, doubtful))
             manager.unsure.forget_below(manager.reserved + 1)
+            manager.forgotten = 0  # whoever has published them has said so by now
         return effects
 
     def _retire(self, now: float) -> list[Effect]:

@@ -66,6 +66,7 @@ class TopicManager:
         "closed",
         "doubtful",
         "floor",
+        "forgotten",
         "history",
         "lines",
         "mark",
@@ -90,6 +91,8 @@ class TopicManager:
         self.reserved = 0
         self.closed = 0
         self.floor = 0
+        self.forgotten = 0
+        """Up to here all was settled before a restart that has forgotten whose numbers they were."""
         self.lines: dict[str, Line] = {}
         self.by_first: dict[int, Ticket] = {}
         self.history: list[Ticket] = []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.conftest import DEADLINE, eventually
-from txlayer.adapters import kafka_reader
+from txlayer.adapters import kafka_reader, kafka_renewal
 from txlayer.adapters.kafka_reader import Feed, KafkaReader
 from txlayer.errors import BrokerUnreachable, SubscribeFailed
 
@@ -40,14 +41,27 @@ class Read:
 class Consumer:
     """Gives the batches that a test puts in, and fails what the test says as often as it says."""
 
+    brokers_found: Iterator[bool] = iter(())
+    """Whether the next ones find a broker; those after them do."""
+
     def __init__(self, settings: dict[str, Any]) -> None:
+        self._on_error = settings["error_cb"]
+        self._lost = False
+        self.paused: list[str] = []
+        self.closed = threading.Event()
         self.batches: list[list[Read]] = []
         self.fails: dict[str, int] = {}
         self.positions: dict[str, int] = {}
         self.first_offset = 0
         self.changed = threading.Event()
 
+    def lose_brokers(self) -> None:
+        self._lost = True
+
     def consume(self, most: int, timeout: float) -> list[Read]:
+        if self._lost:
+            self._lost = False
+            self._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
         if not self.batches:
             self.changed.wait(timeout)
             self.changed.clear()
@@ -74,16 +88,24 @@ class Consumer:
         self._perhaps_fail("seek")
         self.positions[place.topic] = place.offset
 
-    def list_topics(self, *args: Any, **rest: Any) -> None:
-        """Nothing to learn."""
+    def list_topics(self, *args: Any, **rest: Any) -> Any:
+        return SimpleNamespace(brokers={1: "a broker"} if next(Consumer.brokers_found, True) else {})
 
-    pause = resume = list_topics
+    def pause(self, places: Sequence[TopicPartition]) -> None:
+        self.paused += [place.topic for place in places]
+
+    def resume(self, places: Sequence[TopicPartition]) -> None:
+        for place in places:
+            self.paused.remove(place.topic)
+
+    def commit(self, *args: Any, **rest: Any) -> None:
+        """Nobody answers."""
 
     def unassign(self) -> None:
         self.positions.clear()
 
     def close(self) -> None:
-        """Nothing to close."""
+        self.closed.set()
 
     def _perhaps_fail(self, call: str) -> None:
         if self.fails.get(call):
@@ -99,10 +121,11 @@ class Got(Feed):
         self.offsets: list[int] = []
         self.lost: list[tuple[int, int]] = []
         self.at_end: list[int] = []
+        self.no_room = False
 
     @property
     def full(self) -> bool:
-        return False
+        return self.no_room
 
     def take(self, messages: Sequence[Any]) -> None:
         self.offsets += [message.offset() for message in messages]
@@ -121,6 +144,7 @@ class Got(Feed):
 def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaReader]:
     monkeypatch.setattr(kafka_reader, "Consumer", Consumer)
     monkeypatch.setattr(kafka_reader, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(kafka_renewal, "_AGAIN_SECONDS", 0.0)
     made = KafkaReader({}, "test", str)
     yield made
     made.close()
@@ -221,3 +245,63 @@ def test_an_attachment_that_comes_too_late_is_undone(reader: KafkaReader, consum
     go_on.set()
     reader.detach({}, DEADLINE)  # what was left before it is done
     assert (reader._partitions, consumer.positions) == ({}, {})
+
+
+def renewed(reader: KafkaReader, former: Consumer) -> Consumer:
+    eventually(lambda: reader.consumer is not former, "a new consumer")
+    made: Any = reader.consumer
+    return made
+
+
+@pytest.mark.parametrize("found", [(), (False, False, False)])
+def test_a_consumer_that_has_lost_every_broker_is_replaced_where_it_stands_when_one_is_back(
+    reader: KafkaReader, consumer: Consumer, monkeypatch: pytest.MonkeyPatch, found: tuple[bool, ...]
+) -> None:
+    """librdkafka may never ask a broker again that came up without knowing of itself."""
+    a, b = feeds(reader, 5)
+    consumer.give(Read("a", 5), Read("a", 6))
+    eventually(lambda: a.offsets == [5, 6])
+    monkeypatch.setattr(Consumer, "brokers_found", iter(found))
+    consumer.lose_brokers()
+    another = renewed(reader, consumer)
+    assert another.positions == {"a": 7, "b": 5}
+    assert consumer.closed.wait(DEADLINE)
+    another.give(Read("a", 7), Read("b", 5))
+    eventually(lambda: (a.offsets, b.offsets) == ([5, 6, 7], [5]))
+    assert next(Consumer.brokers_found, None) is None, "each of them was asked"
+
+
+def test_a_partition_that_nobody_has_room_for_stays_paused_with_another_consumer(
+    reader: KafkaReader, consumer: Consumer
+) -> None:
+    a, b = feeds(reader)
+    a.no_room = True
+    consumer.give(Read("a", 0))
+    eventually(lambda: consumer.paused == ["a"])
+    consumer.lose_brokers()
+    another = renewed(reader, consumer)
+    assert another.paused == ["a"]
+    another.give(Read("b", 0))
+    eventually(lambda: b.offsets == [0])
+    a.no_room = False
+    reader.has_room()
+    eventually(lambda: another.paused == [])
+
+
+def test_a_commit_that_a_lost_broker_has_not_answered_fails_with_it(reader: KafkaReader, consumer: Consumer) -> None:
+    feeds(reader)
+    answer = reader._call(lambda: reader.commit({("a", 0): 1}), DEADLINE)
+    consumer.lose_brokers()
+    with pytest.raises(BrokerUnreachable):
+        answer.result(DEADLINE)
+
+
+def test_what_a_former_consumer_says_is_not_heard(reader: KafkaReader, consumer: Consumer) -> None:
+    feeds(reader)
+    consumer.lose_brokers()
+    another = renewed(reader, consumer)
+    consumer._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    another.give(Read("a", 0))
+    eventually(lambda: not another.batches)
+    reader.detach({}, DEADLINE)
+    assert reader.consumer is another

@@ -441,6 +441,35 @@ def test_numbers_skipped_by_a_restart_without_durable_tickets_are_in_doubt() -> 
     assert [void.doubtful for void in sent(again.step(Missing("s", 0, 1, 1), 106.0), Void)] == [True]
 
 
+def restarted_behind_a_settled_number() -> Host:
+    """Number 1 of a.x was published and is settled on disk; its ticket is not there any more."""
+    disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
+    a = host(block=1)
+    durable(a.step(create(1), 0.0), disk)
+    durable(a.step(Published("p", "a.x", 1, 1, 1), 0.0), disk)
+    for seq in (2, 3):
+        durable(a.step(create(seq), 0.0), disk)  # the next block is reserved: what is settled is written down with it
+    again, _ = restarted(disk, block=1, lease=5.0)
+    assert again.state.topics["a.x"].closed == 1
+    return again
+
+
+def test_a_settled_number_of_a_publisher_that_still_has_it_is_not_declared_lost_after_a_restart() -> None:
+    again = restarted_behind_a_settled_number()
+    assert sent(again.step(Missing("s", 0, 1, 1), 101.0), Void) == [], "its publisher is about to say that it has it"
+    assert sent(again.step(Published("p", "a.x", 1, 1, 1), 102.0), Acknowledged)
+    for now in (103.0, 120.0):
+        again.step(fx.Tick(), now)
+    (effect,) = again.step(Missing("s", 0, 1, 1), 121.0)
+    assert effect == fx.Send("p", Resend("a.x", 1))
+
+
+def test_a_settled_number_that_nobody_claims_after_a_restart_is_declared_lost_when_a_lease_is_over() -> None:
+    again = restarted_behind_a_settled_number()
+    again.step(fx.Tick(), 105.0)
+    assert [void.lost for void in sent(again.step(Missing("s", 0, 1, 1), 106.0), Void)] == [True]
+
+
 def test_a_host_with_its_limit_of_topics_refuses_another() -> None:
     a = with_topics("a.x", topics=1)
     assert "its limit" in sent(a.step(create(1, topic="a.y"), 0.0), Refused)[0].reason

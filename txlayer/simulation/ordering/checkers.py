@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -101,7 +102,8 @@ def nothing_missing(history: History, mode: Mode = Mode.TOTAL, bus_loses: bool =
     """Who was subscribed before an event was published, and still is, has got it or was told of the gap.
 
     Of a publisher that died this holds for what was accepted, and otherwise for all or none of the subscribers; but of
-    what was not accepted and the bus lost for some, nobody can know.
+    what was not accepted and the bus lost for some, nobody can know. Nor is an event for who subscribed at a host whose
+    former holder, not yet fenced for all, has numbered it.
     """
     got_by = {name: {seen.id for seen in one.delivered} for name, one in history.subscribers.items()}
     for id, offered in history.offered.items():
@@ -117,6 +119,8 @@ def nothing_missing(history: History, mode: Mode = Mode.TOTAL, bus_loses: bool =
             if since is None or since > offered.at or id in got_by[name]:
                 continue
             if mode is Mode.UNRELIABLE and bus_loses:
+                continue
+            if since >= history.by_former.get(id, math.inf):
                 continue
             numbers = history.numbers_of.get(id, ())
             doubt_counts = bus_loses and id.publisher in history.dead

@@ -310,6 +310,15 @@ def _rank_not_durable(original: Any) -> Any:
     return new_topic
 
 
+def _owners_forgotten(original: Any) -> Any:
+    def restore(self: Host, records: Any, now: float) -> None:
+        original(self, records, now)
+        for manager in self.state.places:
+            manager.forgotten = 0
+
+    return restore
+
+
 def _chain_forgotten(original: Any) -> Any:
     return lambda self, records, shown, retired: shown
 
@@ -447,6 +456,9 @@ MUTANTS: dict[str, Mutant] = {
     "links take frames out of turn": Mutant(DownLink, "takes", _link_reorders, ("chain-loss", "storm")),
     "lost events are not asked for": Mutant(Waits, "ask_for", _never_asks, ("lost-events",)),
     "nobody declares what is lost": Mutant(Searches, "_declare", lambda original: _nothing_declared, ("lost-events",)),
+    "a restarted host takes what it has forgotten for lost": Mutant(
+        Host, "_restore", _owners_forgotten, ("lost-events",)
+    ),
     "a restarted subscriber forgets its clock": Mutant(Subscriber, "resume", _clock_forgotten, ("subscriber-restart",)),
     "confirmed numbers are voided": Mutant(TicketDesk, "expire", _published_ignored_by_void, ("static", "lost-events")),
     "a lost event has no place": Mutant(Searches, "_lost", _lost_anywhere, ("lost-events",)),
@@ -471,7 +483,7 @@ MUTANTS: dict[str, Mutant] = {
     "a broken operation is awaited": Mutant(Subscriber, "_break_off", _expected_for_ever, ("replaced-logs",)),
     "a topic is created without asking who has it": Mutant(Founding, "ask", _constant(None), ("overlapping-claims",)),
     "who has asked once never gives way": Mutant(Founding, "_waits", _never_gives_way, ("overlapping-claims",)),
-    "a delta is placed without its base": Mutant(DeliveryBuffer, "_remember", _base_not_checked, ("lost-events",)),
+    "a delta is placed without its base": Mutant(DeliveryBuffer, "_remember", _base_not_checked, ("lost-owners",)),
 }
 
 

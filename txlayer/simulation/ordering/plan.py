@@ -96,6 +96,7 @@ SCENARIOS = (
     "replaced-logs",
     "replaced-unheard",
     "overlapping-claims",
+    "lost-owners",
 )
 
 
@@ -250,8 +251,15 @@ def _lost_events(plan: Plan, rng: Random) -> None:
     plan.bus_loss = 0.05 + 0.15 * rng.random()
     plan.publisher_crashes = rng.choice((0, 0, 2))
     plan.host_crashes = rng.choice((0, 0, 1))
-    plan.gaps_allowed = plan.publisher_crashes + plan.host_crashes > 0
+    plan.gaps_allowed = plan.publisher_crashes > 0
     plan.placed_gaps = not plan.host_crashes  # a host that remembers says what comes before a lost event
+
+
+def _lost_owners(plan: Plan, rng: Random) -> None:
+    """Hosts forget whose numbers they gave, events are lost, and some of those who would have them are gone."""
+    _lost_events(plan, rng)
+    plan.publisher_crashes, plan.host_crashes, plan.durable_tickets = rng.randint(1, 3), rng.randint(1, 2), False
+    plan.gaps_allowed, plan.placed_gaps = True, False
 
 
 def _per_topic(plan: Plan, rng: Random) -> None:
@@ -353,6 +361,7 @@ _SHAPES = {
     "causal": _causal,
     "time-to-live": _time_to_live,
     "lost-events": _lost_events,
+    "lost-owners": _lost_owners,
     "per-topic": _per_topic,
     "subscriber-restart": _subscriber_restart,
     "new-topics": _new_topics,

@@ -19,6 +19,7 @@ from txlayer.ordering.messages import AnyMessage, Chained, Event, Registered, Vo
 from txlayer.ordering.publisher import Publisher, PublisherConfig
 from txlayer.ordering.subscriber import Subscriber
 from txlayer.ordering.subscriber_config import Cursor, Mode, SubscriberConfig
+from txlayer.ordering.timestamp import host_of
 from txlayer.simulation.clock import Clock
 from txlayer.simulation.ordering import checkers, forgery
 from txlayer.simulation.ordering.bus import Bus
@@ -45,6 +46,8 @@ class World:
         self.faults = Faults(self)
         self.disks: dict[str, Disk] = {}
         self.directory = Directory()
+        self._held: dict[int, tuple[int, float]] = {}
+        """By rank of the host: the last epoch, and since when."""
         self.cursors: dict[str, tuple[Cursor, int]] = {}
         self.heard: dict[str, dict[Id, None]] = {}
         self.faulty = True
@@ -122,6 +125,7 @@ class World:
         self._log_of(host)
         claim = host.claim()
         self.directory.follow(claim)
+        self._held[number] = (claim.epoch, self.clock.now)
         for other in list(self.nodes.values()):
             if other is not node:
                 self.clock.after(self.plan.claim_delay * self.rng.random(), partial(other.step, claim))
@@ -396,6 +400,9 @@ class World:
             if self.history.numbers.setdefault(number, id) != id:
                 self.history.violation(f"number {number} was given to {self.history.numbers[number]} and to {id}")
             self.history.numbers_of.setdefault(id, []).append(body.stamp.number)
+            epoch, since = self._held[host_of(body.stamp.rank)]
+            if body.stamp.epoch < epoch:
+                self.history.by_former.setdefault(id, since)
             self.at(0.02 * self.rng.random(), node.step, fx.Handed(effect.topic, body.stamp.number))
         else:
             self.history.faults["S2"] += 1
