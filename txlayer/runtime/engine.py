@@ -200,6 +200,7 @@ class Engine:
             settings.handler_within,
             self.loop.post,
             self.loop.bring,
+            self.loop.leave,
             self.loop.later,
             probe,
         )

@@ -274,7 +274,8 @@ class Loop:
         now = time.monotonic()
         within = _SOON_SECONDS if self._ahead.soon else _FORGET_SECONDS
         self._sync_by = min(self._sync_by, now + within) if self._ahead.dirty() else inf
-        self._flush_by = min(self._flush_by, now + _SOON_SECONDS) if self.wires.said else inf
+        said = self.wires.said or self.workshop.finishing
+        self._flush_by = min(self._flush_by, now + _SOON_SECONDS) if said else inf
         first = min(self._sync_by, self._flush_by)
         if first < self._rest_at:
             self._rest_at = first
@@ -287,6 +288,7 @@ class Loop:
         if self._sync_by <= now:
             self._sync()
         if self._flush_by <= now:
+            self._flush_by = inf
             self._flush_all()
 
     def _patient(self, effect: Effect) -> bool:
@@ -433,7 +435,7 @@ class Loop:
         if effect.site == self.wires.site:
             self._local.append(Received(effect.message))
         else:
-            self._publish(self.wires.inbox(effect.site), effect.message)
+            self._publish(self.wires.inbox(effect.site), effect.message, patient=type(effect.message) is m.Ack)
 
     def _publish(self, topic: str, message: m.AnyMessage, patient: bool = False) -> None:
         self._take_back(self.wires.say(topic, message, self._seal.close(message), patient))

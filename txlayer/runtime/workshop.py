@@ -36,6 +36,7 @@ from txlayer.effects import (
     RunHandler,
     ScopeChosen,
     UnitCommitted,
+    UnitFinished,
     UnitPrepared,
     WholeApplied,
 )
@@ -133,12 +134,15 @@ class Workshop:
     """Seconds that a handler may take."""
     post: Callable[[object], None]
     bring: Callable[[object], None]
+    leave: Callable[[object], None]
     later: Callable[[float, Callable[[], None]], Callable[[], None]]
     """Call a function after so many seconds; the result cancels that."""
     probe: Callable[[str, object], None] | None = None
     results: deque[Input] = field(default_factory=deque)
     """What was done at once, to be stepped before anything else."""
     late: int = 0
+    finishing: int = 0
+    """Pieces of work whose end nobody waits for."""
     _queues: dict[TxId, deque[Task]] = field(default_factory=dict)
     _failures: dict[TxId, int] = field(default_factory=dict)
     _deadlines: dict[TxId, Callable[[], None]] = field(default_factory=dict)
@@ -186,6 +190,7 @@ class Workshop:
     def on_done(self, done: TaskDone) -> None:
         """A worker is through."""
         self._cancel_deadline(done.task.tx)
+        self.finishing -= isinstance(done.task, FinishUnit)
         self._finish(done.task, self._hung(done.task, self.handlers) if done.job.refused else done.job.result)
 
     def _finish(self, task: Task, result: Result) -> None:
@@ -262,16 +267,22 @@ class Workshop:
             return
         attempt = Attempt()
         pool = self._pool(task)
-        job = Job(partial(self._perform, task, member, attempt), lambda job: self._hand_in(TaskDone(task, job), pool))
+        hand_in = partial(self._hand_in, task, pool, member.quiet)
+        job = Job(partial(self._perform, task, member, attempt), hand_in)
         if not pool.submit(job):
             self._finish(task, self._hung(task, pool))
+        elif isinstance(task, FinishUnit):
+            self.finishing += 1
         elif pool is self.handlers:
             seconds = self.within * max(1, len(task.events) if isinstance(task, ApplyWhole | Compensate) else 1)
             self._set_deadline(seconds, _Running(task, member, attempt, job, seconds))
 
-    def _hand_in(self, done: TaskDone, pool: Pool) -> None:
+    def _hand_in(self, task: Task, pool: Pool, quiet: bool, job: Job) -> None:
         """On a worker. With other jobs to do it leaves the turn to the loop, which takes several results at once."""
-        (self.post if pool.crowded else self.bring)(done)
+        if quiet and type(job.result) is UnitFinished:
+            self.leave(TaskDone(task, job))  # only an acknowledgement follows
+        else:
+            (self.post if pool.crowded else self.bring)(TaskDone(task, job))
 
     def _forget(self, markers: Sequence[_Marker]) -> None:
         """Together with others, soon."""

@@ -33,7 +33,7 @@ def loop() -> Iterator[Loop]:
         log = open_log(MemoryDisk(), "site", Identity("log", b"s" * 32))
         seat = Seat("site", log.header.incarnation, log.header.life, Keyring(log.header.secret))
         loop = Loop(Wires(bus, "site"), BrokerSeal(), log, Participant(seat), Calls(), None)
-        workshop: Any = SimpleNamespace(results=deque())
+        workshop: Any = SimpleNamespace(results=deque(), finishing=0)
         loop.workshop = workshop
         loop.start(())
         eventually(lambda: loop._running)

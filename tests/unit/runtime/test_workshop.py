@@ -16,7 +16,7 @@ def workshop() -> Workshop:
     member = SimpleNamespace(quiet=True, resources=())
     members: Any = SimpleNamespace(known={}, of=lambda tx, terms=None: member)
     none: Any = None
-    return Workshop(members, none, none, none, 1.0, none, none, none)
+    return Workshop(members, none, none, none, 1.0, none, none, none, none)
 
 
 def test_a_publisher_waits_for_its_turn_and_one_that_has_given_up_keeps_nobody_waiting() -> None:
