@@ -6,7 +6,14 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from txlayer.effects import FinishUnit, ForgetMarker, UnitFinished
+from txlayer.errors import ResourceError
 from txlayer.messages import TxId
+from txlayer.resources.memory import MemoryResource
+from txlayer.runtime import workshop as module
+from txlayer.runtime.pool import Job
 from txlayer.runtime.workshop import Lend, Workshop
 
 TX = TxId("c", "log", 1, "abcd")
@@ -30,3 +37,80 @@ def test_a_publisher_waits_for_its_turn_and_one_that_has_given_up_keeps_nobody_w
     assert third.turn.done()
     shop.on_lent(third)
     assert shop.idle()
+
+
+class Worker:
+    """A pool whose jobs are done when the test says so."""
+
+    crowded = False
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def submit(self, job: Job) -> bool:
+        self.jobs.append(job)
+        return True
+
+    def work(self) -> None:
+        for job in self.jobs:
+            job.result = job.run()
+            job.done(job)
+        self.jobs.clear()
+
+
+class Rig:
+    """A workshop for one member with a resource."""
+
+    def __init__(self, quiet: bool = True) -> None:
+        self.resource = MemoryResource()
+        self.finishers = Worker()
+        self.brought: list[Any] = []
+        self.left: list[Any] = []
+        self.planned: list[Any] = []
+        member = SimpleNamespace(
+            quiet=quiet, resources=(self.resource,), subscribers=(), taking_part={}, handed={}, unanswered={}
+        )
+        members: Any = SimpleNamespace(known={TX: member}, of=lambda tx, terms=None: member, unserved=lambda *_: "")
+        none: Any = None
+        pool: Any = self.finishers
+        self.shop = Workshop(
+            members, none, none, pool, 1.0, self.brought.append, self.brought.append, self.left.append,
+            lambda _, act: self.planned.append(act),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_that_a_unit_is_finished_takes_no_turn_unless_the_application_hears_of_it(quiet: bool) -> None:
+    rig = Rig(quiet)
+    rig.shop.take(FinishUnit(TX, False))
+    assert rig.shop.finishing == 1, "the loop sees to it that it looks for it"
+    rig.finishers.work()
+    (done,) = rig.left if quiet else rig.brought
+    assert done.job.result == UnitFinished(TX)
+    assert not (rig.brought if quiet else rig.left)
+    rig.shop.on_done(done) if quiet else None
+    assert rig.shop.finishing == (0 if quiet else 1)
+
+
+def test_markers_are_forgotten_together_and_what_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    monkeypatch.setattr(module, "_FORGOTTEN_AT_ONCE", 3)
+    rig.shop.take(ForgetMarker(TX))
+    rig.shop.take(ForgetMarker(TX))
+    assert not rig.finishers.jobs
+    rig.shop.take(ForgetMarker(TX))
+    assert len(rig.finishers.jobs) == 1
+    forgotten: list[TxId] = []
+
+    def fail_first(tx: TxId) -> None:
+        forgotten.append(tx)
+        if len(forgotten) == 1:
+            raise ResourceError("away")
+
+    monkeypatch.setattr(MemoryResource, "forget", lambda self, tx: fail_first(tx))
+    rig.finishers.work()
+    (again,) = rig.brought
+    again()
+    rig.planned[-1]()
+    rig.finishers.work()
+    assert forgotten.count(TX) == 4, "three, and one again"
