@@ -59,6 +59,8 @@ _ON_RESOURCES = (*_VOTING, *_FINISHING)
 _LONGEST_PAUSE = 10.0
 _FORGOTTEN_AT_ONCE = 64
 _FORGET_SECONDS = 1.0
+_MOST_FINISHING = 16
+"""With so many decided units that are not finished yet, the next ones wait before they prepare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,9 @@ class Workshop:
     """What was done at once, to be stepped before anything else."""
     late: int = 0
     finishing: int = 0
-    """Pieces of work whose end nobody waits for."""
+    """Units that are being committed or rolled back, for which nobody waits."""
+    _behind: deque[PrepareUnit] = field(default_factory=deque)
+    """What waits for some of them: a database has room for so many prepared units only."""
     _queues: dict[TxId, deque[Task]] = field(default_factory=dict)
     _failures: dict[TxId, int] = field(default_factory=dict)
     _deadlines: dict[TxId, Callable[[], None]] = field(default_factory=dict)
@@ -190,7 +194,10 @@ class Workshop:
     def on_done(self, done: TaskDone) -> None:
         """A worker is through."""
         self._cancel_deadline(done.task.tx)
-        self.finishing -= isinstance(done.task, FinishUnit)
+        if isinstance(done.task, FinishUnit):
+            self.finishing -= 1
+            while self._behind and self.finishing < _MOST_FINISHING:
+                self._start(self._behind.popleft())
         self._finish(done.task, self._hung(done.task, self.handlers) if done.job.refused else done.job.result)
 
     def _finish(self, task: Task, result: Result) -> None:
@@ -262,6 +269,9 @@ class Workshop:
             member.consented = True
             task = Consent(task.tx)
             self._queues[task.tx].appendleft(task)
+        if isinstance(task, PrepareUnit) and self.finishing >= _MOST_FINISHING:
+            self._behind.append(task)
+            return
         if self._at_once(task, member):
             self._finish(task, self._perform(task, member, Attempt()))
             return
@@ -279,7 +289,7 @@ class Workshop:
 
     def _hand_in(self, task: Task, pool: Pool, quiet: bool, job: Job) -> None:
         """On a worker. With other jobs to do it leaves the turn to the loop, which takes several results at once."""
-        if quiet and type(job.result) is UnitFinished:
+        if quiet and type(job.result) is UnitFinished and not self._behind:
             self.leave(TaskDone(task, job))  # only an acknowledgement follows
         else:
             (self.post if pool.crowded else self.bring)(TaskDone(task, job))

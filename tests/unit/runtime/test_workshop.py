@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from txlayer.effects import FinishUnit, ForgetMarker, UnitFinished
+from txlayer.effects import FinishUnit, ForgetMarker, PrepareUnit, UnitFinished
 from txlayer.errors import ResourceError
 from txlayer.messages import TxId
 from txlayer.resources.memory import MemoryResource
@@ -63,7 +63,7 @@ class Rig:
 
     def __init__(self, quiet: bool = True) -> None:
         self.resource = MemoryResource()
-        self.finishers = Worker()
+        self.finishers, self.voters = Worker(), Worker()
         self.brought: list[Any] = []
         self.left: list[Any] = []
         self.planned: list[Any] = []
@@ -72,9 +72,10 @@ class Rig:
         )
         members: Any = SimpleNamespace(known={TX: member}, of=lambda tx, terms=None: member, unserved=lambda *_: "")
         none: Any = None
-        pool: Any = self.finishers
+        finishers: Any = self.finishers
+        voters: Any = self.voters
         self.shop = Workshop(
-            members, none, none, pool, 1.0, self.brought.append, self.brought.append, self.left.append,
+            members, none, voters, finishers, 1.0, self.brought.append, self.brought.append, self.left.append,
             lambda _, act: self.planned.append(act),
         )  # fmt: skip
 
@@ -114,3 +115,18 @@ def test_markers_are_forgotten_together_and_what_fails_is_tried_again(monkeypatc
     rig.planned[-1]()
     rig.finishers.work()
     assert forgotten.count(TX) == 4, "three, and one again"
+
+
+def test_nothing_is_prepared_while_too_much_is_being_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_FINISHING", 2)
+    rig = Rig()
+    txs = [TxId("c", "log", number, "abcd") for number in range(4)]
+    for tx in txs[:2]:
+        rig.shop.take(FinishUnit(tx, False))
+    for tx in txs[2:]:
+        rig.shop.take(PrepareUnit(tx))
+    assert not rig.voters.jobs
+    rig.finishers.work()
+    assert not rig.left, "somebody waits for them"
+    rig.shop.on_done(rig.brought[0])
+    assert len(rig.voters.jobs) == 2
