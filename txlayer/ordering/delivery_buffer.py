@@ -32,6 +32,10 @@ class Lane:
     lost: Ranges = field(default_factory=Ranges)
     doubtful: Ranges = field(default_factory=Ranges)
     unplaced: Ranges = field(default_factory=Ranges)
+    former: Ranges = field(default_factory=Ranges)
+    """Below the baseline, but a former holder of the rank may give them to events that we should have got.
+
+    Whether such an event was published before the baseline was told, nobody knows: the gap is not certain."""
     known: int = 0
     checked: int = 0
     filled: int = 0
@@ -82,7 +86,7 @@ class DeliveryBuffer:
         lane, number = self.lanes[event.stamp.rank], event.stamp.number
         if self.repeated(lane, number):
             self.dropped += 1
-            return []
+            return self.passed_by(lane, event) if lane.former else []
         if self.size >= self.capacity:
             return [Report(f"buffer full ({self.size} events): {lane.topic} {number} dropped, to be asked for again")]
         return self._insert(lane, number, event)
@@ -90,6 +94,20 @@ class DeliveryBuffer:
     def repeated(self, lane: Lane, number: int) -> bool:
         """At or below the clock, buffered already, or void already: the first of event and void counts."""
         return number <= lane.clock or number in lane.items or number in lane.voids
+
+    def passed_by(self, lane: Lane, event: Event) -> list[Effect]:
+        """An event that a former holder has numbered since the baseline was told: its stamp does not know of us."""
+        number = event.stamp.number
+        had = self.seen.knows(event.publisher, lane.rank, event.serial)
+        return [Gap(lane.topic, number, number, certain=False)] if lane.former.remove(number) and not had else []
+
+    def settle_former(self, void: Void) -> list[Effect]:
+        """The holder says what became of such numbers. What is void is published again, under a number of its own."""
+        lane = self.lanes[void.rank]
+        spans = ((max(first, void.first), min(last, void.last)) for first, last in lane.former.pairs())
+        gaps: list[Effect] = [Gap(lane.topic, *span, certain=False) for span in spans if span[0] <= span[1]]
+        lane.former.cut(void.first, void.last)
+        return gaps if void.lost else []
 
     def _insert(self, lane: Lane, number: int, item: Event | Void) -> list[Effect]:
         lane.items[number] = item

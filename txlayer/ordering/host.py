@@ -324,7 +324,7 @@ class Host:
 
     def _on_subscriber(self, message: Register, now: float) -> list[Effect]:
         """A subscription from the subscriber itself. Counters are the word of hosts alone."""
-        if message.ranks or message.values:
+        if message.ranks or message.values or message.unsure:
             return self.state.refuse(message.subscriber, "register", "", "counters of a subscriber", message.version)
         return self._on_register(message, now)
 
@@ -344,19 +344,26 @@ class Host:
                 self.state.counters.raise_to(rank, value)
         effects = self.registry.store(message, now)
         ranks, values = self._with_own(message)
+        unsure = message.unsure if message.refresh else (*message.unsure, *self._unsure(message))
         if higher:
             onward = Register(
                 message.subscriber, message.version, message.new, message.old, message.refresh, message.related,
-                message.whole, message.sent, ranks, values, message.anew, message.lasting,
+                message.whole, message.sent, ranks, values, message.anew, message.lasting, unsure,
             )  # fmt: skip
             return [*effects, *self._upwards(onward)]
-        done = Registered(message.version, message.refresh, message.sent, ranks, values)
+        done = Registered(message.version, message.refresh, message.sent, ranks, values, unsure)
         return [*effects, Send(message.subscriber, done)]
 
     def _with_own(self, message: Register) -> tuple[tuple[int, ...], tuple[int, ...]]:
         own = [rank for rank in message.new if self.state.owns(rank)]
         values = tuple(self.state.counters.get(rank) for rank in own)
         return (*message.ranks, *own), (*message.values, *values)
+
+    def _unsure(self, message: Register) -> list[tuple[int, int, int]]:
+        """Numbers below the new baselines that may be of events to come: a former holder may still be giving them."""
+        added = sorted({*message.new}.difference(message.old))
+        managers = [manager for rank in added if (manager := self.state.manager(rank)) is not None]
+        return [(manager.rank, *pair) for manager in managers for pair in manager.unsure.pairs()]
 
     # The chain
 

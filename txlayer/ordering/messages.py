@@ -111,6 +111,7 @@ class Register(_Message, frozen=True):
     Sent to the lowest-ranked host concerned, and from there up the chain. `refresh` changes nothing and tells the
     counters. `related`: order across topics is wanted. `whole`: stamps must not rest on a base. `anew`: the subscriber
     knows that it was removed, and takes new baselines for everything. `lasting`: it may be away for long, and returns.
+    `unsure`: (rank, first, last) of numbers below a counter that the host's former holder may still be giving.
     """
 
     subscriber: str
@@ -125,16 +126,18 @@ class Register(_Message, frozen=True):
     values: tuple[Number, ...] = ()
     anew: bool = False
     lasting: bool = False
+    unsure: tuple[tuple[Number, Number, Number], ...] = ()
 
 
 class Registered(_Message, frozen=True):
-    """The last host to the subscriber. `sent` is the subscriber's own clock, returned."""
+    """The last host to the subscriber. `sent` is the subscriber's own clock, returned. `unsure`: as collected."""
 
     version: Number
     refresh: bool
     sent: Seconds
     ranks: tuple[Number, ...]
     values: tuple[Number, ...]
+    unsure: tuple[tuple[Number, Number, Number], ...] = ()
 
 
 class Missing(_Message, frozen=True):

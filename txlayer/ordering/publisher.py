@@ -209,12 +209,19 @@ class Publisher:
             return f"stamp of {lane.topic} is of epoch {stamp.epoch}, host {host} is in {self._epochs[host]}"
         if self.directory.is_gone(host, stamp.epoch):
             return f"stamp of {lane.topic} is of epoch {stamp.epoch}, host {host} no longer has that log"
+        if self._of_former(host, stamp.epoch):
+            return f"stamp of {lane.topic} is of epoch {stamp.epoch}, which a newer holder of rank {host} has ended"
         if lane.rank is not None and lane.rank != stamp.rank:
             return f"topic {lane.topic} changed its rank from {lane.rank} to {stamp.rank}"
         self._epochs[host] = stamp.epoch
         lane.rank = stamp.rank
         self.directory.homes[lane.topic] = host
         return None
+
+    def _of_former(self, host: int, epoch: int) -> bool:
+        """Whether a newer holder is known: who has subscribed there would not get what the former one still numbers."""
+        claim = self.directory.claims.get(host)
+        return claim is not None and epoch < claim.epoch
 
     def _too_late(self, request: Request, now: float) -> bool:
         return now - request.asked > self.config.guard

@@ -176,7 +176,12 @@ class Subscriber:
 
     def _take(self, message: Event | Void, now: float) -> list[Effect]:
         buffer = self.buffer
-        effects = buffer.take(message, now) if isinstance(message, Event) else buffer.take_void(message, now)
+        if isinstance(message, Event):
+            effects = buffer.take(message, now)
+        else:
+            current = message.epoch >= self.directory.claims[host_of(message.rank)].epoch
+            effects = buffer.settle_former(message) if current else []
+            effects.extend(buffer.take_void(message, now))
         self._waits.look_again(now)
         return effects
 
@@ -314,9 +319,24 @@ class Subscriber:
         for topic in operation.added:
             for held in operation.held_of(topic, self.ranks[topic]):
                 effects.extend(self._take(held, now))
+            self._expect_former(message, topic, operation, now)
         effects.extend(self._unpark(now))
         self._waits.look_again(now)
         return [*effects, *self._begin(now, operation.left)]
+
+    def _expect_former(self, message: Registered, topic: str, operation: Operation, now: float) -> None:
+        """What a former holder numbers from now on lies below the baseline, and is missing: it is to be reported."""
+        if self.config.mode is Mode.UNRELIABLE:
+            return
+        rank = self.ranks[topic]
+        former, baseline = self.buffer.lanes[rank].former, dict(zip(message.ranks, message.values, strict=False))[rank]
+        for other, first, last in message.unsure:
+            if other == rank:
+                former.add(first, min(last, baseline))
+        for held in operation.held_of(topic, rank):
+            if isinstance(held, Event):
+                former.remove(held.stamp.number)  # published before we were subscribed
+        self._waits.watch_former(rank, now)
 
     def _extend(self, sent: float, now: float) -> None:
         self.valid_until = sent + self.config.expiry if self._wanted else None
@@ -389,7 +409,7 @@ class Subscriber:
                 effects.append(Gap(topic, lane.clock + 1, values[rank]))
             clock = max(lane.clock, values[rank])
             self.buffer.size -= len(lane.items)
-            self.buffer.add(topic, rank, clock)
+            self.buffer.add(topic, rank, clock).former = lane.former
         return effects
 
     # Time
@@ -430,6 +450,7 @@ class Subscriber:
             (*(lane.unplaced.pairs() for lane in lanes), *(() for _ in passed)),
             self.buffer.seen.dump(tracks),
             self.logs.in_cursor(),
+            (*(lane.former.pairs() for lane in lanes), *(() for _ in passed)),
         )
 
     def resume(self, cursor: Cursor, now: float) -> list[Effect]:
@@ -437,12 +458,16 @@ class Subscriber:
         self.version = cursor.version
         self.logs.current = dict(cursor.logs)
         self.buffer.seen.load(cursor.seen)
-        for (topic, rank, clock), unplaced in zip(cursor.topics, cursor.unplaced, strict=True):
+        former = cursor.former or ((),) * len(cursor.topics)
+        for (topic, rank, clock), unplaced, unsure in zip(cursor.topics, cursor.unplaced, former, strict=True):
             self.topics[topic] = self.ranks[topic] = rank
             self.directory.homes[topic] = host_of(rank)
             lane = self.buffer.add(topic, rank, clock)
             for first, last in unplaced:
                 lane.unplaced.add(first, last)
+            for first, last in unsure:
+                lane.former.add(first, last)
+            self._waits.watch_former(rank, now)
         self._wanted = tuple(sorted(self.topics))
         self.stopped = bool(self.topics)  # until the hosts confirm that they still have us
         self._refresh_at = now if self.topics else None

@@ -35,7 +35,8 @@ class SubscriberConfig:
 class Cursor(Struct, frozen=True, array_like=True):
     """What a durable subscriber keeps with the position up to which it has consumed the bus.
 
-    `logs`: of each host the log on which its ranks and numbers rest.
+    `logs`: of each host the log on which its ranks and numbers rest. `former`: of each topic the numbers below its
+    baseline of which it is not known yet what they are.
     """
 
     version: int
@@ -43,3 +44,4 @@ class Cursor(Struct, frozen=True, array_like=True):
     unplaced: tuple[tuple[tuple[int, int], ...], ...]
     seen: tuple[tuple[str, int, int, int, tuple[int, ...]], ...]
     logs: tuple[tuple[int, str], ...] = ()
+    former: tuple[tuple[tuple[int, int], ...], ...] = ()

@@ -1,4 +1,7 @@
-"""What a subscriber waits for: numbers that exist and have not come. After a while their hosts are asked for them."""
+"""What a subscriber waits for: numbers that exist and have not come. After a while their hosts are asked for them.
+
+So are, without waiting, numbers below a baseline that a former holder of the rank may have given to events meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from txlayer.ordering.timestamp import host_of
 from txlayer.ranges import Ranges
 
 _AT_ONCE = 63
+_RUNS = 16
 
 
 @dataclass(slots=True)
@@ -26,6 +30,7 @@ class Waits:
     config: SubscriberConfig
     _times: Deadlines[int] = field(default_factory=Deadlines)
     _missed: dict[int, int] = field(default_factory=dict)
+    _former: Deadlines[int] = field(default_factory=Deadlines)
 
     def look_again(self, now: float) -> None:
         """Some topics have come to a halt."""
@@ -45,9 +50,23 @@ class Waits:
             self._missed[rank] = number
             self._times.set(rank, now + self.config.resend)
 
+    def watch_former(self, rank: int, now: float) -> None:
+        """Ask from time to time until the holder knows what its former one has done."""
+        if self.buffer.lanes[rank].former:
+            self._former.set(rank, now + self.config.resend)
+
     def ask(self, now: float) -> list[Effect]:
         """For what has been waited for long enough."""
-        return [effect for rank in self._times.due(now) for effect in self.ask_for(rank, now)]
+        effects = [effect for rank in self._times.due(now) for effect in self.ask_for(rank, now)]
+        return [*effects, *(effect for rank in self._former.due(now) for effect in self.ask_for_former(rank, now))]
+
+    def ask_for_former(self, rank: int, now: float) -> list[Effect]:
+        """What is not known yet of the numbers below the baseline."""
+        lane, host = self.buffer.lanes.get(rank), self.directory.name_of(host_of(rank))
+        if lane is None or not lane.former:
+            return []
+        self._former.set(rank, now + self.config.resend)
+        return [Send(host, Missing(self.name, rank, *run)) for run in lane.former.pairs()[:_RUNS] if host]
 
     def ask_for(self, rank: int, now: float) -> list[Effect]:
         """What this topic waits for, if it is still the same."""
@@ -64,7 +83,8 @@ class Waits:
 
     def next_deadline(self) -> float | None:
         """When to ask."""
-        return self._times.next()
+        times = (self._times.next(), self._former.next())
+        return min((time for time in times if time is not None), default=None)
 
     def _holes(self, lane: Lane, number: int) -> list[tuple[int, int]]:
         """What is missing from `number` on, as far as it is asked for at once."""

@@ -224,7 +224,8 @@ class Keeper:
         cursor = role.cursor(self._tracks)
         topics = tuple((topic, rank, self._out.clock(rank, clock)) for topic, rank, clock in cursor.topics)
         seen = tuple(self._out.seen(track) for track in cursor.seen)
-        return _Kept(Cursor(cursor.version, topics, cursor.unplaced, seen, cursor.logs), self._spool(role, spool))
+        kept = Cursor(cursor.version, topics, cursor.unplaced, seen, cursor.logs, cursor.former)
+        return _Kept(kept, self._spool(role, spool))
 
     def _spool(self, role: Subscriber, more: bool) -> tuple[Event, ...]:
         """What waits and was kept before, and if `more`, what has waited for longest."""

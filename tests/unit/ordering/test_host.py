@@ -544,3 +544,17 @@ def test_a_tick_at_the_end_of_a_retention_ends_it_however_the_times_are_rounded(
             later = a.next_deadline()
             assert later is None or later > due
             due = later
+
+
+def test_a_new_holder_tells_with_the_baseline_what_its_former_one_may_still_give() -> None:
+    disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
+    durable(host(block=10).step(create(1), 0.0), disk)
+    again, _ = restarted(disk, block=10, lease=5.0)
+    again.step(Published("p", "a.x", 1, 1, 1), 100.0)
+    (done,) = sent(again.step(register("s", 1, (0,)), 100.0), Registered)
+    assert (done.values, done.unsure) == ((11,), ((0, 2, 11),))
+    (alive,) = sent(again.step(register("s", 1, (0,), refresh=True), 101.0), Registered)
+    assert alive.unsure == ()
+    again.step(fx.Tick(), 105.0)
+    (later,) = sent(again.step(register("t", 1, (0,)), 105.0), Registered)
+    assert later.unsure == (), "what nobody has confirmed is void"

@@ -261,3 +261,13 @@ def test_what_is_published_again_for_a_host_that_has_forgotten_it_is_accepted_on
     assert payloads(p.step(stamped(9, create.seq, generation=2, epoch=2), 0.4)) == [(9, b"1")]
     assert of(p.step(Acknowledged("a.x", create.seq, 9, 2), 0.5), fx.Accepted) == []
     assert p.buffered == 0
+
+
+def test_a_stamp_of_a_former_host_is_not_used_once_its_successor_is_known() -> None:
+    p = publisher()
+    offer(p, b"1")
+    p.step(fx.Claimed(0, "a", 2, "log-a", ("a.*",)), 0.1)
+    effects = p.step(stamped(1, 1), 0.2)
+    assert published(effects, Event) == []
+    assert len(of(effects, fx.Report)) == 1
+    assert len(published(p.step(stamped(9, 1, epoch=2), 0.3), Event)) == 1

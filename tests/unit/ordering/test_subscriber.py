@@ -380,3 +380,47 @@ def test_what_an_unsubscribed_topic_held_up_is_delivered_before_the_cursor_is_ke
     effects = s.step(fx.Want(("a.x", "a.z")), 1.0)
     assert got(effects) == [(0, 1)]
     assert effects.index(of(effects, fx.Deliver)[0]) < effects.index(fx.Checkpoint())
+
+
+def subscribed_at_a_successor(s: Subscriber) -> list[fx.Effect]:
+    """Up to number 9 the former holder may still give some: 4 and those from 6 on."""
+    s.step(fx.Claimed(0, "a", 2, "log-a", ("a.*",)), 0.0)
+    s.step(fx.Want(("a.x",)), 0.0)
+    s.step(fx.BusSubscribed("a.x"), 0.0)
+    s.step(Located(0, 2, ("a.x",), (0,)), 0.0)
+    s.step(event(0, 4), 0.0)
+    return s.step(Registered(1, False, 0.0, (0,), (9,), ((0, 4, 4), (0, 6, 9))), 0.0)
+
+
+def test_an_event_that_a_former_host_numbers_after_the_subscription_is_an_uncertain_gap_once() -> None:
+    s = subscriber()
+    assert of(subscribed_at_a_successor(s), fx.Gap) == []
+    assert s.step(event(0, 7), 0.1) == [fx.Gap("a.x", 7, 7, certain=False)]
+    assert s.step(event(0, 7), 0.1) == [], "it was told"
+    assert s.step(event(0, 4), 0.1) == [], "it came before the subscription was in force"
+    assert s.step(event(0, 5), 0.1) == [], "the holder knew of it when it told the baseline"
+    assert got(s.step(event(0, 10, epoch=2), 0.2)) == [(0, 10)]
+
+
+def test_what_a_former_host_may_have_numbered_is_asked_for_until_its_successor_knows() -> None:
+    s = subscriber(resend=1.0)
+    subscribed_at_a_successor(s)
+    assert sent(s.step(fx.Tick(), 1.0), Missing) == [Missing("s", 0, 6, 9)]
+    assert s.step(Void(0, 6, 6, 1), 1.1) == [], "the word of the former holder settles nothing"
+    assert s.step(Void(0, 6, 7, 2, doubtful=True), 1.1) == [], "void: it comes again under another number"
+    assert sent(s.step(fx.Tick(), 2.0), Missing) == [Missing("s", 0, 8, 9)]
+    assert s.step(Void(0, 8, 8, 2, lost=True), 2.1) == [fx.Gap("a.x", 8, 8, certain=False)]
+    s.step(Void(0, 9, 9, 2), 2.1)
+    assert sent(s.step(fx.Tick(), 3.0), Missing) == []
+
+
+def test_a_durable_subscriber_remembers_what_a_former_host_may_have_numbered() -> None:
+    s = subscriber()
+    subscribed_at_a_successor(s)
+    cursor = s.cursor()
+    again = subscriber(resend=1.0)
+    again.step(fx.Claimed(0, "a", 2, "log-a", ("a.*",)), 0.0)
+    again.resume(cursor, 0.0)
+    assert sent(again.step(fx.Tick(), 1.0), Missing) == [Missing("s", 0, 6, 9)]
+    assert of(again.step(Registered(1, True, 1.0, (0,), (9,)), 1.1), fx.Gap) == []
+    assert again.step(event(0, 8), 1.2) == [fx.Gap("a.x", 8, 8, certain=False)]

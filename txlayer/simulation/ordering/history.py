@@ -45,6 +45,7 @@ class SubscriberHistory:
 
     delivered: list[Seen] = field(default_factory=list)
     since: dict[str, float] = field(default_factory=dict)
+    baselines: dict[str, int] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     gaps: list[tuple[str, int, int, bool]] = field(default_factory=list)
     arrived: set[tuple[int, int]] = field(default_factory=set)
@@ -61,8 +62,6 @@ class History:
     dead: dict[str, None] = field(default_factory=dict)
     logs: dict[int, list[int]] = field(default_factory=dict)
     """Of each host those that it has had, the last one holds."""
-    by_former: dict[Id, float] = field(default_factory=dict)
-    """Events that a former holder of the rank has numbered, and since when there is another."""
     violations: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     events: int = 0

@@ -470,6 +470,9 @@ MUTANTS: dict[str, Mutant] = {
         Subscriber, "_renew", lambda original: lambda self, values: [], ("all-silent",)
     ),
     "a former host's acknowledgement counts": Mutant(Publisher, "_former", _constant(False), ("fencing-losses",)),
+    "what a former host still numbers is not reported": Mutant(
+        Subscriber, "_expect_former", _constant(None), ("fencing-unheard",)
+    ),
     "former hosts link to new ones": Mutant(Host, "_former", _constant(False), ("all-fenced",)),
     "an event on the bus has no deadline": Mutant(
         Publisher, "_in_doubt", lambda original: lambda self, lane, items, reason: [], ("deadlines",)
@@ -479,7 +482,9 @@ MUTANTS: dict[str, Mutant] = {
         HostState, "log", lambda original: property(lambda self: 0), ("replaced-logs",)
     ),
     "a log that is gone holds nobody back": Mutant(DeliveryBuffer, "unmet", _gone_is_nothing, ("replaced-unheard",)),
-    "stamps of a log that is gone are used": Mutant(Directory, "is_gone", _constant(False), ("replaced-logs",)),
+    "stamps of a log that is gone are used": Mutant(
+        Directory, "is_gone", _constant(False), ("replaced-logs",), ((Publisher, "_of_former", _constant(False)),)
+    ),
     "a broken operation is awaited": Mutant(Subscriber, "_break_off", _expected_for_ever, ("replaced-logs",)),
     "a topic is created without asking who has it": Mutant(Founding, "ask", _constant(None), ("overlapping-claims",)),
     "who has asked once never gives way": Mutant(Founding, "_waits", _never_gives_way, ("overlapping-claims",)),

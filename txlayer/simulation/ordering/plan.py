@@ -57,6 +57,9 @@ class Plan:
     retention: float = 20.0
     deadlines: bool = False
     capacity: int = 100_000
+    block: int = 4
+    arrival: float = 0.1
+    apart: bool = False
 
 
 SCENARIOS = (
@@ -90,6 +93,7 @@ SCENARIOS = (
     "all-silent",
     "fencing",
     "fencing-losses",
+    "fencing-unheard",
     "all-fenced",
     "forged",
     "forgetful-directory",
@@ -297,6 +301,14 @@ def _fencing_losses(plan: Plan, rng: Random) -> None:
     plan.hosts, plan.client_loss, plan.gaps_allowed = rng.randint(1, 3), _rate(rng, 0.2), True
 
 
+def _fencing_unheard(plan: Plan, rng: Random) -> None:
+    """Publishers stay with the former holder of a rank while others subscribe at the new one."""
+    plan.zombies, plan.claim_delay, plan.arrival, plan.block, plan.apart = 2, 0.4, 1.5, 16, True
+    plan.hosts, plan.durable_tickets, plan.gaps_allowed = rng.randint(1, 2), False, True
+    plan.bus_loss, plan.subscriber_crashes = rng.choice((0.0, 0.2)), rng.choice((0, 0, 2))
+    plan.subscribers, plan.events, plan.burst = rng.randint(4, 6), rng.randint(80, 120), False
+
+
 def _all_fenced(plan: Plan, rng: Random) -> None:
     """All hosts get a second holder at once, among many stamps under way: former ones must not link to new ones."""
     _chain(plan, rng)
@@ -369,6 +381,7 @@ _SHAPES = {
     "all-silent": _all_silent,
     "fencing": _fencing,
     "fencing-losses": _fencing_losses,
+    "fencing-unheard": _fencing_unheard,
     "all-fenced": _all_fenced,
     "forged": _forged,
     "forgetful-directory": _forgetful_directory,

@@ -19,7 +19,6 @@ from txlayer.ordering.messages import AnyMessage, Chained, Event, Registered, Vo
 from txlayer.ordering.publisher import Publisher, PublisherConfig
 from txlayer.ordering.subscriber import Subscriber
 from txlayer.ordering.subscriber_config import Cursor, Mode, SubscriberConfig
-from txlayer.ordering.timestamp import host_of
 from txlayer.simulation.clock import Clock
 from txlayer.simulation.ordering import checkers, forgery
 from txlayer.simulation.ordering.bus import Bus
@@ -46,8 +45,8 @@ class World:
         self.faults = Faults(self)
         self.disks: dict[str, Disk] = {}
         self.directory = Directory()
-        self._held: dict[int, tuple[int, float]] = {}
-        """By rank of the host: the last epoch, and since when."""
+        self._baselines: dict[str, dict[int, int]] = {}
+        """Of each subscriber, by rank: what the last answer says."""
         self.cursors: dict[str, tuple[Cursor, int]] = {}
         self.heard: dict[str, dict[Id, None]] = {}
         self.faulty = True
@@ -97,8 +96,9 @@ class World:
 
     def _host_config(self) -> HostConfig:
         return HostConfig(
-            lease=LEASE, retention=self.plan.retention, block=4, durable_tickets=self.plan.durable_tickets,
-            deltas=self.plan.mode is not Mode.UNRELIABLE, expiry=EXPIRY, search=0.4, searches=3, repeat=0.1,
+            lease=LEASE, retention=self.plan.retention, block=self.plan.block,
+            durable_tickets=self.plan.durable_tickets, deltas=self.plan.mode is not Mode.UNRELIABLE, expiry=EXPIRY,
+            search=0.4, searches=3, repeat=0.1,
         )  # fmt: skip
 
     def _patterns(self, number: int) -> tuple[str, ...]:
@@ -125,7 +125,6 @@ class World:
         self._log_of(host)
         claim = host.claim()
         self.directory.follow(claim)
-        self._held[number] = (claim.epoch, self.clock.now)
         for other in list(self.nodes.values()):
             if other is not node:
                 self.clock.after(self.plan.claim_delay * self.rng.random(), partial(other.step, claim))
@@ -181,7 +180,7 @@ class World:
         plan, rng = self.plan, self.rng
         for name in self.history.subscribers:
             count = len(self.topics) if plan.toggles else rng.randint(1, len(self.topics))
-            self.at(0.1 * rng.random(), self._want, name, tuple(rng.sample(self.topics, count)))
+            self.at(plan.arrival * rng.random(), self._want, name, tuple(rng.sample(self.topics, count)))
         start = 0.0 if rng.random() < 0.3 else 0.3
         span = 0.3 if plan.burst else plan.length - start
         for _ in range(plan.events):
@@ -379,6 +378,8 @@ class World:
             zombie.step(message)
             return
         node = self.nodes.get(to)
+        if isinstance(message, Registered):
+            self._baselines[to] = dict(zip(message.ranks, message.values, strict=False))
         if node is not None:
             node.step(message)
 
@@ -386,6 +387,8 @@ class World:
         """Two hosts have one name. Where all do, former ones hear the new ones and the other way round."""
         if self.plan.zombies_at_once and isinstance(source, HostNode):
             return not self.faults.is_former(source)
+        if self.plan.apart and not isinstance(source, HostNode):
+            return isinstance(source.role, Publisher)
         return self.rng.random() < 0.5
 
     def publish(self, node: Node, effect: fx.Publish) -> None:
@@ -400,9 +403,6 @@ class World:
             if self.history.numbers.setdefault(number, id) != id:
                 self.history.violation(f"number {number} was given to {self.history.numbers[number]} and to {id}")
             self.history.numbers_of.setdefault(id, []).append(body.stamp.number)
-            epoch, since = self._held[host_of(body.stamp.rank)]
-            if body.stamp.epoch < epoch:
-                self.history.by_former.setdefault(id, since)
             self.at(0.02 * self.rng.random(), node.step, fx.Handed(effect.topic, body.stamp.number))
         else:
             self.history.faults["S2"] += 1
@@ -427,6 +427,7 @@ class World:
             if topic in subscriber._wanted and topic not in seen.since:
                 seen.since[topic] = self.clock.now
                 seen.starts[topic] = len(seen.delivered)
+                seen.baselines[topic] = self._baselines.get(node.name, {}).get(subscriber.ranks[topic], 0)
         if node.name in self.bus.stored:
             self.at(0.0, self._save, node)
 
