@@ -61,6 +61,19 @@ def test_synced_records_survive_and_unsynced_ones_do_not(opener: Opener) -> None
     again.close()
 
 
+def test_a_log_that_is_touched_is_written_though_nothing_has_changed(opener: Opener) -> None:
+    log = open_site(opener())
+    before = log.head()
+    log.touch()
+    flush(log)
+    assert log.durable == log.position
+    assert log.head().number > before.number
+    log.close()
+    again = open_site(opener())
+    assert again.size() == 0
+    again.close()
+
+
 def test_written_but_not_synced_is_lost_as_a_whole(opener: Opener) -> None:
     log = open_site(opener())
     log.append("n", NumbersReserved(5))

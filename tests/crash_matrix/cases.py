@@ -188,7 +188,7 @@ def _rows() -> list[Case]:
         Case("P2", OPEN, "a", "work RunHandler", outcomes=no),
         Case("P2", OPEN, "b", "worked RunHandler", 2, outcomes=no),
         Case("P3", OPEN, "a", "write Intent", outcomes=no),
-        Case("P3", OPEN, "b", "synced Intent", outcomes=no),
+        Case("P3", OPEN, "b", "synced Intent"),  # it may be prepared by then
         Case("P3", SHOT, "c", "work PrepareUnit"),  # without a durable intent it joins again in its next life
         Case("P4", OPEN, "a", "sent PREPARE TRANSACTION"),
         Case("P4", SHOT, "b", "sent PREPARE TRANSACTION"),

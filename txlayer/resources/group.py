@@ -107,12 +107,16 @@ class ResourceGroup:
         self._taking_part[tx] = taking_part
 
     def _prepare(self, tx: TxId, resources: Sequence[Resource], of: int) -> None:
+        done: list[Resource] = []
         try:
             for resource in resources:
                 resource.prepare(tx, of)
+                done.append(resource)
         except ResourceError:
+            # Nothing else: what is prepared under the same name may be a later life's, which has voted for it.
+            ours = [r for r in self._resources if r.has_work(tx) or any(r is one for one in done)]
             with contextlib.suppress(ResourceUnavailable):  # the vote is no; recovery finds what is left
-                self._each(self._resources, lambda resource: resource.roll_back(tx))
+                self._each(ours, lambda resource: resource.roll_back(tx))
             raise
 
     def commit_prepared(self, tx: TxId) -> None:

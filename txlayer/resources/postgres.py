@@ -282,8 +282,13 @@ class PostgresResource:
     def _sweep(self) -> None:
         with self._lock:
             gone, self._forgotten = self._forgotten, []
-        if gone:
-            self._lane.sweep(gone)
+        try:
+            if gone:
+                self._lane.sweep(gone)
+        except ResourceError:
+            with self._lock:
+                self._forgotten += gone
+            raise
 
     # Units
 

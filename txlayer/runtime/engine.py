@@ -243,7 +243,7 @@ class Engine:
             )
         incarnation = self.log.header.incarnation
         marked = Marked.of(self.resources, incarnation) if self.resources is not None else Marked()
-        self.loop.start(marked.ours)
+        self.loop.start(marked.ours, self.recovery.first_look())
         self.recovery.keep(marked.orphans)
         self.loop.post(self._sweep)
         self.recovery.start()
@@ -304,6 +304,7 @@ class Engine:
         for pool in (self.workshop.handlers, self.workshop.voters, self.workshop.finishers):
             pool.close()
         if self.resources is not None:
+            self.workshop.forget_now()
             self.resources.close()
         if self.loop.registrar is not None:
             self.loop.registrar.close()

@@ -29,6 +29,7 @@ from txlayer.effects import (
     Answer,
     AskScope,
     AwaitLog,
+    BranchesFound,
     Broadcast,
     CancelTimer,
     Effect,
@@ -125,15 +126,16 @@ class Loop:
         """When what waits for company is written, and sent, all the same."""
         self._rest_at = inf
         self._markers: tuple[TxId, ...] = ()
+        self._branches: tuple[TxId, ...] = ()
         self._next_look = 0.0
         self._perform_by = self._performers()
         self._thread = threading.Thread(target=self._run, name=f"txlayer-site-{wires.site}", daemon=True)
 
     # From any thread
 
-    def start(self, markers: tuple[TxId, ...]) -> None:
-        """Take up what the log holds; only then anything that has arrived meanwhile."""
-        self._markers = markers
+    def start(self, markers: tuple[TxId, ...], branches: tuple[TxId, ...] = ()) -> None:
+        """Take up what the log and the resources hold; only then anything that has arrived meanwhile."""
+        self._markers, self._branches = markers, branches
         self._thread.start()
 
     def post(self, item: object) -> None:
@@ -201,6 +203,7 @@ class Loop:
         records, self.log.records = self.log.records, {}
         self._admit(self.participant.recover(one for one in records.values() if not isinstance(one, Heuristic)))
         self._step(MarkersFound(self._markers))
+        self._step(BranchesFound(self._branches))
         self._watch_room()
 
     def _run(self) -> None:

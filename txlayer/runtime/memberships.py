@@ -57,6 +57,8 @@ class Memberships:
     def of(self, unit: TxId, terms: Terms | None = None) -> Membership:
         """Who does this unit; after a restart by what the log says, for an entry of a chain by its terms."""
         member = self.known.get(unit)
+        if member is None and terms is None and chain_of(unit) is not None:
+            return self._restored(unit)  # not kept: who applies the entry is found by its terms
         if member is None:
             member = self.known[unit] = self._reader(unit, terms) if terms is not None else self._restored(unit)
         return member

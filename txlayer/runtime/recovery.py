@@ -54,6 +54,12 @@ class Recovery:
             for tx, seconds in found.items()
         ]
 
+    def first_look(self) -> tuple[TxId, ...]:
+        """What is prepared under this log, before anything arrives that could be prepared under the same name."""
+        ours = self._engine.log.header.incarnation
+        branches = self._branches() if self._engine.resources is not None else ()
+        return tuple(dict.fromkeys(branch.tx for branch in branches if branch.incarnation in ("", ours)))
+
     def start(self) -> None:
         """Look now, and then again and again."""
         self._engine.loop.post(self._look)
@@ -88,4 +94,5 @@ class Recovery:
         busy = self._engine.workshop.busy()
         idle = [branch.tx for branch in branches if branch.tx not in orphans and undone_by(branch.tx) not in busy]
         if idle:
+            self._engine.log.touch()  # a site that was replaced and has not noticed must not touch its successor's
             self._engine.loop.post(BranchesFound(tuple(dict.fromkeys(idle))))

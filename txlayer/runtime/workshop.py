@@ -49,7 +49,7 @@ from txlayer.runtime.membership import Membership
 from txlayer.runtime.memberships import Memberships
 from txlayer.runtime.pool import Job, Pool
 from txlayer.runtime.unit_work import HandlerFailed, UnitWork, Work
-from txlayer.units import undo_of
+from txlayer.units import chain_of, undo_of
 
 _logger = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class Workshop:
             queue.append(task)
         elif self.empty(task):
             self._report(self._perform(task, self.members.of(task.tx), Attempt()))
-        elif isinstance(task, ForgetMarker):
+        elif isinstance(task, ForgetMarker) and chain_of(task.tx) is None:  # those of a chain no start looks for
             self._forget([(task, self.members.of(task.tx))])
             if len(self._forgetting) >= _FORGOTTEN_AT_ONCE:
                 self._forget_all()
@@ -310,6 +310,10 @@ class Workshop:
 
         if markers and not self.finishers.submit(Job(partial(self._forget_each, markers), done)):
             self._forget(markers)
+
+    def forget_now(self) -> None:
+        """The loop has stopped: what is collected is forgotten here."""
+        self._forget_each(self._forgetting)
 
     def _forget_each(self, markers: list[_Marker]) -> list[_Marker]:
         """On a worker: those that have to be tried again."""

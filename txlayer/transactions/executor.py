@@ -95,6 +95,7 @@ class Executor:
     member: bytes = b""
     compensation: Compensation | None = None
     recorded: bool = False
+    found_committed: bool = False
 
     # Joining
 
@@ -355,7 +356,7 @@ class Executor:
     def on_forced(self, commit: bool) -> list[Effect]:
         """An operator decides in place of a coordinator that cannot be asked, or has undone parked work by hand."""
         if self.state is State.PREPARED and not self.delegated:
-            return self._decided(commit, b"")
+            return [] if self.found_committed and not commit else self._decided(commit, b"")
         if self.compensation is None or not self.compensation.parked or commit:
             return []
         self.compensation.parked, self.compensation.done = False, True
@@ -467,14 +468,15 @@ class Executor:
     def on_inspected(self, found: UnitInspected) -> list[Effect]:
         """What the resource held when the site came back: prepared work may be committed, anything less may not.
 
-        Work that is committed already, though this site had not heard of a decision, was committed for it by an
-        operator who had.
+        Work that is committed already was committed on a decision that this site has heard and not written down, or by
+        an operator: it is voted for again, and the coordinator repeats its decision.
         """
         if self.state is not State.PREPARING:
             return []
         at_once = self.choice.compensatable or self.delegated
         self.started = found.state == "prepared"
-        safe = found.state == "committed" or (self.started and not at_once)
+        self.found_committed = found.state == "committed"
+        safe = self.found_committed or (self.started and not at_once)
         return self.on_prepared(UnitPrepared(self.tx, safe, "the site restarted"))
 
     # Messages

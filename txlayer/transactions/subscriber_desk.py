@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from txlayer import messages as m
 from txlayer.effects import (
     Append,
+    AwaitLog,
     BranchesFound,
     CompensationDone,
     Effect,
@@ -497,7 +498,7 @@ class SubscriberDesk:
 
         A prepare that a crash overtook before the intent was durable; one whose answer came after the vote of no.
         """
-        return [(("m", u), [FinishUnit(u, False)]) for u in found.txs if not self._stands_behind(undone_by(u))]
+        return [(("m", unit), _give_up(unit)) for unit in found.txs if not self._stands_behind(undone_by(unit))]
 
     def _stands_behind(self, unit: TxId) -> bool:
         member = self._member(unit)
@@ -524,3 +525,8 @@ class SubscriberDesk:
 
     def _me(self, tx: TxId) -> bytes:
         return self.seat.keyring.member(tx)
+
+
+def _give_up(unit: TxId) -> list[Effect]:
+    """Once the log has shown that it is still this site's: a later life may have prepared it."""
+    return [Surface("given up", unit, "prepared and not voted for"), AwaitLog(), FinishUnit(unit, False)]

@@ -99,6 +99,17 @@ def test_only_those_that_were_touched_take_part(pair: tuple[Flaky, Flaky]) -> No
     assert restarted(*pair).settle(TX) == "prepared"
 
 
+def test_a_prepare_that_fails_leaves_alone_what_a_later_life_has_prepared(pair: tuple[Flaky, Flaky]) -> None:
+    one, two = pair
+    two.work(TX).put("k", "the later life's")
+    two.prepare(TX)
+    one.work(TX).put("k", "the former one's")
+    one.void[TX] = None
+    with pytest.raises(ResourceError):
+        ResourceGroup([one, two]).prepare(TX)
+    assert TX in two.prepared
+
+
 def test_some_prepared_are_not_all(pair: tuple[Flaky, Flaky]) -> None:
     """A crash between the first prepare and the second."""
     a, b = pair

@@ -47,6 +47,12 @@ def test_an_entry_of_a_chain_goes_to_those_who_read_it_and_want_it() -> None:
     assert members.of(entry_of(TX, ChainKind.CALLS)).id == TX
 
 
+def test_who_reads_an_entry_is_found_also_after_something_of_it_was_rolled_back() -> None:
+    members, unit, terms = memberships(), entry_of(TX, ChainKind.COMMITS), Terms("t", (("subject", "x"),))
+    assert not names(members, unit), "what a former life left is finished by everyone's resources"
+    assert names(members, unit, terms) == ["follower"]
+
+
 def test_an_entry_that_nobody_here_could_read_waits_for_its_subscriber() -> None:
     members, unit = memberships(), entry_of(TX, ChainKind.COMMITS)
     assert members.unserved(unit, Terms("t")) == ""
