@@ -1,7 +1,7 @@
 """The whole stack: hosts, publishers and subscribers as processes on a real broker, with kill -9 among them.
 
-The histories are checked by the checkers of the simulation. On Kafka it runs with TXLAYER_WHOLE alone: beside other tests
-it starves them and itself.
+The histories are checked by the checkers of the simulation. On Kafka it runs with TXLAYER_WHOLE alone: beside other
+tests it starves them and itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHAIN = "stack"
 pytestmark = pytest.mark.timeout(1800)  # everything waits with a deadline of its own
 
 
-_ON_KAFKA = pytest.mark.skipif("TXLAYER_WHOLE" not in os.environ, reason="starves its neighbours: TXLAYER_WHOLE=1 runs it")
+_ON_KAFKA = pytest.mark.skipif("TXLAYER_WHOLE" not in os.environ, reason="starves others: TXLAYER_WHOLE=1 runs it")
 
 
 @pytest.fixture(params=["mqtt", pytest.param("kafka", marks=_ON_KAFKA)])
