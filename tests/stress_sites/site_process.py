@@ -24,7 +24,7 @@ from tests.stress_sites.tastes import Config
 from tests.stress_sites.witness import Witness
 from txlayer import RAW, Patience, Site
 from txlayer.simulation.mutants import MUTANTS
-from txlayer.transactions.executor import Executor
+from txlayer.transactions.executor import Executor, State
 
 QUICK = Patience(retry=0.2, in_doubt=0.6, gap=0.1, linger=1.0, mark=0.5, longest=3.0)
 _decode = msgspec.json.Decoder(orders.AnyOrder).decode
@@ -104,6 +104,7 @@ class SiteProcess:
             work += [f"works on {tx}" for tx in engine.workshop.busy()]
             work += [f"waits for call {call}" for call, one in roles.publishers.items() if one.outcome is None]
             members = [one for of in roles.subscriber.members.values() for one in of.items()]
+            work += [f"is in doubt about {tx}" for tx, one in members if getattr(one, "state", None) is State.PREPARED]
             remembered = tuple(tx for tx, one in members if not _parked(one))
             return orders.Left(tuple(work), remembered, tuple(desk.settled))
 
