@@ -475,8 +475,8 @@ class Executor:
             return []
         at_once = self.choice.compensatable or self.delegated
         self.started = found.state == "prepared"
-        self.found_committed = found.state == "committed"
-        safe = self.found_committed or (self.started and not at_once)
+        self.found_committed = found.state == "committed" and not at_once  # at once is undone by an abort
+        safe = found.state == "committed" or (self.started and not at_once)
         return self.on_prepared(UnitPrepared(self.tx, safe, "the site restarted"))
 
     # Messages

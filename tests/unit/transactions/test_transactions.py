@@ -400,6 +400,20 @@ def test_what_is_prepared_is_rolled_back_if_nobody_voted_for_it_and_kept_otherwi
     assert effects[1:] == [AwaitLog(), FinishUnit(forgotten, False)]
 
 
+@pytest.mark.parametrize("compensatable", [True, False])
+def test_work_that_is_found_committed_can_be_forced_to_abort_only_if_it_can_be_undone(compensatable: bool) -> None:
+    bench = Bench(Site("p"), Site("a", member(compensatable=compensatable)))
+    tx = begin(bench)
+    publish(bench, "p", "k", "x")
+    bench.lose = lambda target, message: isinstance(message, m.Vote)
+    bench.give("p", CommitCall("k"))
+    if not compensatable:
+        bench.sites["a"].resource.commit_prepared(tx)
+    bench.restart("a")
+    executor = bench.sites["a"].participant.subscriber._member(tx)
+    assert bool(executor.on_forced(False)) == compensatable
+
+
 def test_member_that_forgot_that_it_joined_votes_no() -> None:
     bench = Bench(Site("p"), Site("a", member()))
     begin(bench, Terms("orders", limit=Limit.DISTRIBUTED))
