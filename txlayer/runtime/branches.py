@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from txlayer.effects import Compensate, InspectUnit
 from txlayer.errors import ResourceError
 from txlayer.messages import TxId
 from txlayer.resources.port import Branch, Member, nobody
@@ -24,7 +25,7 @@ class Attempt:
 
 
 class NoBranch:
-    """A member without resources: its intent in the log stands for the work of its handlers.
+    """A member without resources: its intent in the log, if it has one, stands for the work of its handlers.
 
     `state` answers what the asker has to assume of handlers that have run.
     """
@@ -34,6 +35,13 @@ class NoBranch:
 
     def __init__(self, assumed: str) -> None:
         self._assumed = assumed
+
+    @classmethod
+    def of(cls, task: object) -> NoBranch:
+        """As this piece of work has to take it."""
+        if isinstance(task, InspectUnit):
+            return cls("committed" if task.at_once else "prepared")
+        return cls("committed" if isinstance(task, Compensate) else "none")
 
     def open(self, site: str, incarnation: str, member: Member = nobody) -> None: ...
 

@@ -466,9 +466,7 @@ class Workshop:
         if resources:
             again = any(s.attempts > 1 for s in member.subscribers)
             return ResourceGroup(resources, again, attempt.check, member.taking_part, member.handed)
-        if isinstance(task, InspectUnit):
-            return NoBranch("committed" if task.at_once else "prepared")
-        return NoBranch("committed" if isinstance(task, Compensate) else "none")
+        return NoBranch.of(task)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def check(world: World) -> None:
     """Run every checker."""
     history = world.history
+    history.applied += _without_resource(history)
     decision_checker(history)
     outcome_checker(history)
     applied_checker(world)
@@ -29,9 +30,18 @@ def check(world: World) -> None:
     liveness_checker(world)
 
 
+def _without_resource(history: History) -> list[Applied]:
+    """What members without a resource had handled before a commit that names them counts as applied."""
+    commits = {tx: (final, at) for tx, seen in history.decisions.items() for (yes, final), at in seen.items() if yes}
+    nobody: tuple[tuple[str, ...], float] = ((), 0.0)
+    applied = [Applied(site, tx, one.at, one.most) for (site, tx), one in history.handled.items()]
+    return [a for a in applied if a.site in commits.get(a.tx, nobody)[0] and a.at <= commits[a.tx][1]]
+
+
 def lost_log_checker(world: World) -> None:
     """A coordinator lost its log: nobody is told a second decision, and prepared work waits for an operator."""
     history = world.history
+    history.applied += _without_resource(history)
     decision_checker(history)
     for tx in history.decisions:
         for site in _final(history, tx) or ():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from txlayer.effects import Answer, Notify, Opened, PublishPlain, Resolve, RunHandler, ScopeChosen, Surface
 from txlayer.messages import ChainKind, Numbered, Scope, Terms, TxId
 from txlayer.runtime.unit_work import Work
-from txlayer.simulation.history import Applied
+from txlayer.simulation.history import Applied, Handled
 from txlayer.simulation.workload import LATER, confirm_helpers
 from txlayer.units import UNDO, chain_of, transaction_of, undo_of
 
@@ -30,7 +30,16 @@ class Edges:
             return ScopeChosen(tx, Scope.NONE)
         choice = taste.choose(tx, terms.tx_type)
         self.world.history.scopes[site, tx] = choice.scope
+        if not choice.waits and choice.scope is Scope.DISTRIBUTED:
+            self.world.history.handled.setdefault((site, tx), Handled())
         return choice
+
+    def handled(self, site: str, tx: TxId, event: Numbered, text: str) -> bool:
+        """Whether the handler's work was all there is: it is written down here, since there is no resource for it."""
+        handled = self.world.history.handled.get((site, tx))
+        if handled is not None:
+            handled.take(event.number, text, self.world.clock.now)
+        return handled is not None
 
     def work_time(self, site: str, work: Work) -> float:
         """How long work takes."""
@@ -44,7 +53,7 @@ class Edges:
         """Whether a handler is drawn to fail."""
         first = (site, tx) not in self.world.history.delivered
         self.world.history.delivered[site, tx] = None
-        if first and site == self.world.plan.refuser:
+        if site == (self.world.plan.refuser if first else self.world.plan.refuser_again):
             return True
         rate = self.world.faults.failing_handler
         return rate > 0 and self.world.rng.random() < rate

@@ -41,6 +41,21 @@ class Applied:
 
 
 @dataclass(slots=True)
+class Handled:
+    """What the handlers of a member without a resource were given: in its present life, and at most in any."""
+
+    values: tuple[str, ...] = ()
+    most: tuple[str, ...] = ()
+    at: float = 0.0
+
+    def take(self, number: int, value: str, at: float) -> None:
+        """One more event; after a crash they begin again, and a handler that failed is tried again."""
+        self.values = (*self.values[: number - 1], value)
+        if len(self.values) > len(self.most):
+            self.most, self.at = self.values, at
+
+
+@dataclass(slots=True)
 class History:
     """Everything a checker may know."""
 
@@ -52,6 +67,8 @@ class History:
     applied: list[Applied] = field(default_factory=list)
     followed: list[Applied] = field(default_factory=list)
     """The same of followers: a site may be one beside being a member, and applies a transaction as both."""
+    handled: dict[tuple[str, TxId], Handled] = field(default_factory=dict)
+    """Where a member has no resource that could apply anything."""
     scopes: dict[tuple[str, TxId], Scope] = field(default_factory=dict)
     decisions: dict[TxId, dict[tuple[bool, tuple[str, ...]], float]] = field(default_factory=dict)
     begun: dict[TxId, tuple[str, ...]] = field(default_factory=dict)

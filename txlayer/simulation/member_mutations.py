@@ -53,6 +53,17 @@ def _removed(self: Executor, *states: State) -> list[Effect]:
 _BELOW_MARK = Executor.on_below_mark
 
 
+def named_unheard(self: Executor, named: bool, frame: bytes) -> list[Effect]:
+    return [] if named else _DECIDED_WITHOUT_US(self, named, frame)
+
+
+_DECIDED_WITHOUT_US = Executor._on_decided_without_us
+
+
+def empty_vote_of_anyone(self: Executor) -> bool:
+    return not (self.choice.compensatable or self.delegated)
+
+
 def heed_aborts(self: SubscriberDesk, message: Any, frame: bytes) -> list[Any]:
     if isinstance(message, m.Decision) and not message.final and message.reason:
         self._remember_declined(message.tx)

@@ -42,11 +42,14 @@ from txlayer.logs.record_log import Head, Identity, RecordLog, open_log
 from txlayer.logs.register import Register
 from txlayer.messages import Numbered, TxId
 from txlayer.resources.memory import MemoryResource
+from txlayer.resources.port import Resource
+from txlayer.runtime.branches import NoBranch
 from txlayer.runtime.settling import forget, leave_keys, settle
 from txlayer.runtime.unit_work import WORK, HandlerFailed, Marked, UnitWork, Work
 from txlayer.runtime.write_ahead import WriteAhead
 from txlayer.simulation.clock import Clock
 from txlayer.simulation.edges import Edges
+from txlayer.simulation.history import History
 from txlayer.tokens import Keyring
 from txlayer.transactions.participant import Participant
 from txlayer.transactions.seat import Bounds, Patience, Seat
@@ -59,6 +62,7 @@ class Surroundings(Protocol):
     rng: Random
     register: Register
     edges: Edges
+    history: History
 
     def send(self, source: str, target: str, message: m.AnyMessage) -> None: ...
     def broadcast(self, source: str, event_type: str, message: m.AnyMessage) -> None: ...
@@ -80,9 +84,11 @@ class SimulatedHandlers:
     node: Node
 
     def handle(self, tx: TxId, event: Numbered, work: Any) -> None:
-        if self.node.world.edges.handler_fails(self.node.name, tx, event):
+        edges, site = self.node.world.edges, self.node.name
+        if edges.handler_fails(site, tx, event):
             raise HandlerFailed("drawn to fail")
-        work.put(f"{tx}/{event.number}", _line(event))
+        if not edges.handled(site, tx, event, _line(event)):
+            work.put(f"{tx}/{event.number}", _line(event))
 
     def compensate(self, tx: TxId, event: Numbered, work: Any) -> None:
         if self.node.world.edges.compensation_fails(self.node.name, tx):
@@ -348,7 +354,7 @@ class Node:
 
     def _work(self, work: Work) -> None:
         try:
-            result = UnitWork(self.resource, SimulatedHandlers(self)).perform(work)
+            result = UnitWork(self._resource_of(work), SimulatedHandlers(self)).perform(work)
         except ResourceError as exc:
             self.world.edges.broken(self.name, f"{type(work).__name__}: {exc}")
             return
@@ -364,6 +370,11 @@ class Node:
             del self.queues[work.tx]
         if result is not None:
             self.take(result)
+
+    def _resource_of(self, work: Work) -> Resource:
+        if (self.name, work.tx) not in self.world.history.handled:
+            return self.resource
+        return NoBranch.of(work)
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         generation = self.generation

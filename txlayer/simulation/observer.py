@@ -78,6 +78,8 @@ class Observer:
         seen[commit, final] = self.clock.now
         for site in final:
             node = self.nodes.get(site)
+            if (site, tx) in self.history.handled:
+                continue  # it prepares nothing; whether it had handled everything by now is checked in the end
             if commit and node is not None and node.resource.state(tx) == "none":
                 gone = any(a.site == site and a.tx == tx for a in self.history.applied)
                 if not gone:

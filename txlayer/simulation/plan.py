@@ -36,6 +36,9 @@ class Plan:
     replay: bool = False
     wipe: bool = False
     refuser: str = ""
+    """Whose handler fails the first time that it gets an event of a transaction."""
+    refuser_again: str = ""
+    """Whose handler fails when it gets one again, in another life."""
     heal_for: float = 400.0
     try_again: float = 0.0
     abort_after_call: float = 0.0

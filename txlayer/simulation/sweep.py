@@ -19,6 +19,7 @@ from txlayer.simulation.world import World
 PLAIN = Taste(Scope.DISTRIBUTED, True, False, False, False, 1)
 ALONE = replace(PLAIN, one_phase=True)
 UNDOABLE = replace(PLAIN, compensatable=True)
+EMPTY = replace(PLAIN, waits=False)
 ANONYMOUS = replace(PLAIN, identity=False)
 LOCAL = replace(PLAIN, scope=Scope.LOCAL)
 DURABLE = replace(LOCAL, durable=True)
@@ -41,14 +42,17 @@ class Configuration:
     helpers: tuple[str, ...] = ()
     abort: bool = False
     refuser: str = ""
+    refuser_again: str = ""
     finishers: bool = False
     abort_after_call: bool = False
+    events: int = 2
     nameless: bool = False
     """The caller gives no key of its own, so none is remembered."""
 
     def plan(self) -> Plan:
         """Two transactions, one after the other."""
         plan = Plan(sites=len(self.tastes), span=4.0, heal_for=200.0, refuser=self.refuser)
+        plan.refuser_again = self.refuser_again
         plan.finishers = self.finishers
         plan.abort_after_call = float(self.abort_after_call)
         for number, taste in enumerate(self.tastes):
@@ -57,7 +61,7 @@ class Configuration:
         for number in range(2):
             key = f"{NAMELESS if self.nameless else ''}t{number}"
             call = CallSeen(key, self.publisher, self.coordinator, self.terms)
-            items = [Item("orders", f"{key}.{event}".encode(), (("call", key),)) for event in range(2)]
+            items = [Item("orders", f"{key}.{event}".encode(), (("call", key),)) for event in range(self.events)]
             plan.scripts.append((0.1 + 0.3 * number, call, items, self.abort and number == 0, self.helpers))
         return plan
 
@@ -82,6 +86,27 @@ CONFIGURATIONS = (
     Configuration("one phase, refused", (NOBODY, ALONE, NOBODY), terms_with(limit=Limit.DISTRIBUTED), refuser="s1"),
     Configuration("one shot, refused", (NOBODY, PLAIN, UNDOABLE), terms_with(one_shot=True), refuser="s1"),
     Configuration("settle for two, refused", (PLAIN, PLAIN, PLAIN), terms_with(settle_for=Conditions(2)), refuser="s1"),
+    Configuration("two phases, nothing kept", (PLAIN, EMPTY, EMPTY), terms_with(limit=Limit.DISTRIBUTED)),
+    Configuration("one shot, nothing kept", (NOBODY, EMPTY, EMPTY), terms_with(one_shot=True)),
+    Configuration(
+        "one shot, nothing kept, settle for one",
+        (EMPTY, EMPTY, replace(EMPTY, identity=False)),
+        terms_with(one_shot=True, settle_for=AT_LEAST_ONE),
+        coordinator="s1",
+        refuser="s2",
+    ),
+    Configuration(
+        "one shot, nothing kept, refused by the next life",
+        (NOBODY, EMPTY, EMPTY),
+        terms_with(one_shot=True),
+        refuser_again="s2",
+        events=1,
+    ),
+    Configuration(
+        "one phase, nothing kept",
+        (NOBODY, replace(ALONE, waits=False), NOBODY),
+        terms_with(limit=Limit.DISTRIBUTED),
+    ),
     Configuration("compensation", (PLAIN, UNDOABLE, UNDOABLE), terms_with(), abort=True),
     Configuration("one shot, compensation", (NOBODY, UNDOABLE, PLAIN), terms_with(one_shot=True, require=AT_LEAST_ONE)),
     Configuration("follower", (PLAIN, PLAIN, FOLLOWER, FOLLOWER), terms_with()),

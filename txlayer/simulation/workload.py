@@ -61,6 +61,8 @@ class Taste:
     attempts: int
     follows: bool = False
     """Another subscriber of the site follows, beside this one."""
+    waits: bool = True
+    """It has a resource, which waits for the decision."""
 
     def reads(self) -> ChainKind | None:
         """Which chain brings transactions to such a subscriber."""
@@ -86,7 +88,7 @@ class Taste:
         scope = Scope.NONE if self.reads() is not None else self.answer(tx_type)
         chains = tuple(kind for kind in self.chains() if kind is ChainKind.CALLS or tx_type is TxType.DISTRIBUTED)
         return ScopeChosen(
-            tx, scope, self.identity, self.compensatable, self.one_phase, self.attempts, reads=chains
+            tx, scope, self.identity, self.compensatable, self.one_phase, self.attempts, reads=chains, waits=self.waits
         )  # fmt: skip
 
 
@@ -99,7 +101,9 @@ def draw_taste(rng: Random) -> Taste:
         scope = rng.choice([Scope.LOCAL, Scope.LOCAL, Scope.FOLLOWER, Scope.NON_TRANSACTIONAL, Scope.NONE])
         durable = scope is Scope.LOCAL and rng.random() < 0.5
     compensatable = rng.random() < 0.25
-    return Taste(scope, rng.random() < 0.5, compensatable, rng.random() < 0.7, durable, rng.choice([1, 1, 2]))
+    waits = scope is not Scope.DISTRIBUTED or compensatable or rng.random() < 0.75
+    identity, one_phase, attempts = rng.random() < 0.5, rng.random() < 0.7, rng.choice([1, 1, 2])
+    return Taste(scope, identity, compensatable, one_phase, durable, attempts, waits=waits)
 
 
 def draw_terms(rng: Random, sites: list[str], members: dict[str, list[str]]) -> Terms:

@@ -7,6 +7,9 @@ and vote yes. A resource prepares and finishes beside the log: after a crash it 
 a yes nothing but a decision message counts. One record per transaction stays as a tombstone until the coordinator's
 low-water mark has passed it.
 
+A member whose unit is empty, with no resource and no code that waits for the decision, has nothing to forget: it votes
+yes without a record. If it crashes, its next life acknowledges a commit that names it, and may run its handlers again.
+
 A member that hears nothing asks the coordinator and its peers, in any state. It repeats frames of the coordinator
 that it holds to peers that ask; it never says what it thinks.
 """
@@ -219,6 +222,8 @@ class Executor:
         if not self.sequence.intact():
             return self._refuse("these are not the events that were sent")
         self.state = State.PREPARING
+        if self._empty():
+            return self.on_prepared(UnitPrepared(self.tx, True))
         self.recorded = True
         keep = self.choice.compensatable
         record = Intent(
@@ -227,13 +232,15 @@ class Executor:
             self.frames.get("begin", b""), self.choice.parts, self.choice.attributes,
         )  # fmt: skip
         at_once = self.choice.compensatable or self.delegated
-        if not at_once and not self.choice.waits:  # nothing to prepare
-            return [Append(self._key(), record), *self.on_prepared(UnitPrepared(self.tx, True))]
         if at_once:
             undo = UndoRecord(self.seat.incarnation, self.me(), record.events) if keep else None
             return [Append(self._key(), record), CommitUnit(self.tx, undo)]
         # Both take their time, and only the vote needs both. What is prepared without an intent is rolled back.
         return [PrepareUnit(self.tx), Append(self._key(), record)]
+
+    def _empty(self) -> bool:
+        """Whether nothing of the unit has to be committed, undone or told."""
+        return not (self.choice.waits or self.choice.compensatable or self.delegated)
 
     def on_prepared(self, done: UnitPrepared | UnitCommitted) -> list[Effect]:
         """The work is safe, undecided or undoable: vote yes. Or it could not be made so: vote no."""
@@ -263,7 +270,10 @@ class Executor:
         """This site is no member; whatever it has done is undone."""
         self.state = State.DONE
         undo: list[Effect] = [FinishUnit(self.tx, False)] if self.started else []
-        return undo + [CancelTimer(("m", self.tx, name)) for name in TIMERS]
+        return [*undo, *self._stop()]
+
+    def _stop(self) -> list[Effect]:
+        return [CancelTimer(("m", self.tx, name)) for name in TIMERS]
 
     # Decision
 
@@ -272,6 +282,8 @@ class Executor:
         if self.state in (State.DONE, State.APPLYING):
             again = self.state is State.DONE and self.commit and self.me() in decision.final
             return [self._ack()] if again else []
+        if not self.hashes.commit:  # refused because it was forgotten: no token can be checked, nor need it be
+            return self._on_decided_without_us(True, frame) if self.me() in decision.final else []
         commit = reveals(decision.token, self.hashes.commit)
         if not commit and not reveals(decision.token, self.hashes.abort):
             return []
@@ -291,42 +303,48 @@ class Executor:
         named = commit and self.me() in final
         if self.delegated and not commit and self.state in (State.PREPARING, State.PREPARED):
             return []
-        if self.state is not State.PREPARED:
-            return [] if named else self._on_decided_without_us(frame)
-        return self._decided(named, frame)
-
-    def _on_decided_without_us(self, frame: bytes) -> list[Effect]:
-        """Before a yes vote any decision can only mean that this site rolls back."""
-        self.frames["decision"] = frame
+        if self.state is State.PREPARED:
+            return self._decided(named, frame)
         if self.state is State.PREPARING:
-            return self._decided(False, frame)
+            return [] if named else self._decided(False, frame)
+        return self._on_decided_without_us(named, frame)
+
+    def _on_decided_without_us(self, named: bool, frame: bytes) -> list[Effect]:
+        """Before a yes vote any decision can only mean that this site rolls back.
+
+        If it is named, an earlier life voted yes for a unit that was empty, and died.
+        """
+        self.frames["decision"] = frame
+        self.commit = named
+        ack: list[Effect] = [self._ack()] if named else []
         if self.state is State.REFUSED:
             self.state = State.DONE
-            return [CancelTimer(("m", self.tx, name)) for name in TIMERS]
-        return self._drop_out()
+            return [*ack, *self._stop()]
+        return [*self._drop_out(), *ack]
 
     def _decided(self, commit: bool, frame: bytes) -> list[Effect]:
         self.state = State.APPLYING
         self.frames["decision"] = frame
         self.commit = commit
+        if self._empty():
+            return [*self._stop(), *self._applied()]
         undoing = self.choice.compensatable and not commit
         record = MemberDecided(
             self.tx, self.terms.type, commit, frame, self.choice.compensatable,
             self.sequence.events() if undoing else (), terms=self.terms, parts=self.choice.parts,
         )  # fmt: skip
-        stop = [CancelTimer(("m", self.tx, name)) for name in TIMERS]
         work = self._apply()
         if frame and FinishUnit in map(type, work):
             # The coordinator keeps its decision until this site acknowledges, and that waits for the record.
-            return [*work, Append(self._key(), record), *stop]
-        return [Append(self._key(), record), *stop, *work]
+            return [*work, Append(self._key(), record), *self._stop()]
+        return [Append(self._key(), record), *self._stop(), *work]
 
     def _apply(self) -> list[Effect]:
         at_once = self.choice.compensatable or self.delegated
         if self.choice.compensatable and not self.commit:
             self.compensation = Compensation(self.tx, self.sequence.events(), self.seat.patience)
             return self.compensation.start()
-        return self._applied() if at_once or not self.choice.waits else [FinishUnit(self.tx, self.commit)]
+        return self._applied() if at_once else [FinishUnit(self.tx, self.commit)]
 
     def on_finished(self, _done: UnitFinished) -> list[Effect]:
         """The resource has done as decided."""
@@ -415,11 +433,10 @@ class Executor:
         return self._forget() if self.state is State.DONE and not parked else []
 
     def _forget(self) -> list[Effect]:
-        stop: list[Effect] = [CancelTimer(("m", self.tx, name)) for name in TIMERS]
         if not self.recorded:
-            return stop
+            return self._stop()
         marker: list[Effect] = [AwaitLog(), ForgetMarker(self.tx)] if self.choice.waits else []
-        return [Drop(self._key()), *marker, *stop]
+        return [Drop(self._key()), *marker, *self._stop()]
 
     # Restart
 

@@ -251,7 +251,8 @@ class SubscriberDesk:
             case m.Delegate() if message.member == self._me(message.tx):
                 return self._refuse_forgotten(message.tx, message.type, delegated=True)
             case m.Decision() if self._me(message.tx) in message.final:
-                # Its name on the list means that it voted yes; no record means that it applied and forgot.
+                # Its name on the list means that it voted yes; no record means that it applied and forgot, or that its
+                # unit was empty.
                 done = self.seat.keyring.token(message.tx, "done")
                 return [Send(message.tx.coordinator, m.Ack(message.tx, self._me(message.tx), done))]
             case _:

@@ -39,7 +39,6 @@ from txlayer.messages import (
     TxId,
     TxType,
 )
-from txlayer.records import Intent, MemberDecided
 from txlayer.runtime.unit_work import WORK
 from txlayer.tokens import digest_of
 from txlayer.transactions.local_executor import LocalExecutor
@@ -85,14 +84,14 @@ def test_all_members_commit_and_nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_member_with_nothing_to_prepare_or_to_finish_only_writes_down(commit: bool) -> None:
+def test_a_member_with_nothing_to_prepare_or_to_finish_writes_nothing_down(commit: bool) -> None:
     bench, work = Bench(Site("p"), Site("a", member(waits=False)), Site("b", member(waits=False))), []
     bench.spy = lambda site, effect: work.append(type(effect).__name__) if isinstance(effect, WORK) else None
     tx = begin(bench)
     publish(bench, "p", "k", "one")
     bench.lose = lambda target, message: isinstance(message, m.Vote) and not commit
     bench.give("p", CommitCall("k"))
-    assert isinstance(bench.sites["a"].records[f"m/{tx}"], MemberDecided if commit else Intent)
+    assert f"m/{tx}" not in bench.sites["a"].records
     if not commit:
         bench.give("p", AbortCall("k"))
     assert status(bench) is (Status.COMMITTED if commit else Status.ABORTED)
@@ -101,8 +100,27 @@ def test_a_member_with_nothing_to_prepare_or_to_finish_only_writes_down(commit: 
     bench.fire("p", "linger")
     for name in ("a", "b"):
         bench.fire(name, "ask")
-        assert not bench.sites[name].records.keys() & {f"m/{tx}"}
+        assert f"m/{tx}" not in bench.sites[name].records
     assert set(work) == {"RunHandler"}
+
+
+@pytest.mark.parametrize("asked_again", ["", "Prepare", "Census"])
+def test_a_commit_that_names_a_life_without_a_record_is_acknowledged_by_the_next(asked_again: str) -> None:
+    """Whatever reaches it first: the commit, a late copy of what its former life had answered, or all of that."""
+    bench = Bench(Site("p"), Site("a", member(waits=False)), Site("b", member()))
+    tx = begin(bench)
+    publish(bench, "p", "k", "one")
+    bench.lose = lambda target, message: isinstance(message, m.Decision) and target == "a"
+    bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.COMMITTED
+    bench.restart("a")
+    late = next((msg for target, msg in bench.sent if target == "a" and type(msg).__name__ == asked_again), None)
+    if late is not None:
+        bench.give("a", Received(late, b"frame"))
+    assert bench.sites["p"].participant.coordinator.transactions[tx].unacknowledged
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry")
+    assert not bench.sites["p"].participant.coordinator.transactions[tx].unacknowledged
 
 
 @pytest.mark.parametrize(("waits", "patient"), [((False, False), True), ((False, True), False)])
