@@ -107,12 +107,14 @@ class AskScope(Struct, frozen=True):
 class RunHandler(Struct, frozen=True):
     """Process an event in the unit of work of `tx`, opening it if need be; answered by `HandlerDone`.
 
-    A failed attempt leaves no trace in the unit.
+    A failed attempt leaves no trace in the unit. `prepares`: it is the last one, and whoever has run it may go on and
+    prepare the unit at once; then `UnitPrepared` is the answer.
     """
 
     tx: TxId
     event: Numbered
     attempt: int = 1
+    prepares: bool = False
 
 
 class Notify(Struct, frozen=True):

@@ -145,7 +145,7 @@ class Workshop:
     late: int = 0
     finishing: int = 0
     """Units that are being committed or rolled back, for which nobody waits."""
-    _behind: deque[PrepareUnit] = field(default_factory=deque)
+    _behind: deque[PrepareUnit | RunHandler] = field(default_factory=deque)
     """What waits for some of them: a database has room for so many prepared units only."""
     _queues: dict[TxId, deque[Task]] = field(default_factory=dict)
     _failures: dict[TxId, int] = field(default_factory=dict)
@@ -269,7 +269,7 @@ class Workshop:
             member.consented = True
             task = Consent(task.tx)
             self._queues[task.tx].appendleft(task)
-        if isinstance(task, PrepareUnit) and self.finishing >= _MOST_FINISHING:
+        if isinstance(task, PrepareUnit | RunHandler) and self._is_behind(task):
             self._behind.append(task)
             return
         if self._at_once(task, member):
@@ -286,6 +286,9 @@ class Workshop:
         elif pool is self.handlers:
             seconds = self.within * max(1, len(task.events) if isinstance(task, ApplyWhole | Compensate) else 1)
             self._set_deadline(seconds, _Running(task, member, attempt, job, seconds))
+
+    def _is_behind(self, task: PrepareUnit | RunHandler) -> bool:
+        return self.finishing >= _MOST_FINISHING and (isinstance(task, PrepareUnit) or task.prepares)
 
     def _hand_in(self, task: Task, pool: Pool, quiet: bool, job: Job) -> None:
         """On a worker. With other jobs to do it leaves the turn to the loop, which takes several results at once."""
@@ -413,6 +416,14 @@ class Workshop:
     # On a worker, or at once
 
     def _perform(self, task: Task, member: Membership, attempt: Attempt) -> Result:
+        result = self._perform_one(task, member, attempt)
+        prepares = isinstance(task, RunHandler) and task.prepares and member.quiet
+        if not prepares or not isinstance(result, HandlerDone) or not result.ok:
+            return result
+        prepared = self._perform_one(PrepareUnit(task.tx), member, attempt)
+        return UnitPrepared(task.tx, False, prepared.reason) if isinstance(prepared, Again) else prepared
+
+    def _perform_one(self, task: Task, member: Membership, attempt: Attempt) -> Result:
         if self.probe is not None:
             self.probe("work", task)
         try:

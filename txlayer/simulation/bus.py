@@ -97,7 +97,10 @@ class SimulatedBus:
         return frame[:spot] + bytes([frame[spot] ^ 1]) + frame[spot + 1 :]
 
     def _forge(self, message: m.AnyMessage, frame: bytes) -> None:
-        """A stranger repeats frames and makes up votes and decisions with tokens that it does not have."""
+        """A stranger repeats frames and makes up votes and decisions with tokens that it does not have.
+
+        Members it knows as the list of them does, once they have joined: before that nobody could guess it.
+        """
         world, rng = self.world, self.world.rng
         world.history.faults["M7"] += 1
         self._stolen = [*self._stolen[-20:], frame]
@@ -105,15 +108,16 @@ class SimulatedBus:
         old = rng.choice(self._stolen)
         world.clock.after(2.0 * rng.random(), lambda: self.deliver(target, old))
         tx = getattr(message, "tx", None)
-        if tx is None:
+        joined = world.history.joined.get(tx, {}) if tx is not None else {}
+        if tx is None or not joined:
             return
         fake = rng.randbytes(32)
+        members = [world.observer.keyring(name).member(tx) for name in joined]
         if rng.random() < 0.5:
-            member = world.observer.keyring(rng.choice(list(world.nodes))).member(tx)
-            forged: m.AnyMessage = m.Vote(tx, member, fake, 0, b"")
+            forged: m.AnyMessage = m.Vote(tx, rng.choice(members), fake, 0, b"")
             target = tx.coordinator
         else:
-            forged = m.Decision(tx, fake, tuple(world.observer.keyring(name).member(tx) for name in world.nodes))
+            forged = m.Decision(tx, fake, tuple(members))
         unsealed = BrokerSeal().close(forged)
         world.clock.after(0.01 * rng.random(), lambda: self.deliver(target, unsealed))
 

@@ -58,6 +58,10 @@ class Edges:
         rate = self.world.faults.failing_handler
         return rate > 0 and self.world.rng.random() < rate
 
+    def prepares_along(self) -> bool:
+        """Whether a handler's thread prepares as well, where it may."""
+        return self.world.rng.random() < 0.5
+
     def compensation_fails(self, site: str, tx: TxId) -> bool:
         """Whether an undo is drawn to fail."""
         return (

@@ -116,7 +116,7 @@ def _intent_with(self: Executor, **changes: Any) -> list[Effect]:
             return replace(effect, record=replace(effect.record, **changes))
         return effect
 
-    return [changed(effect) for effect in _INTEND(self)]
+    return [changed(effect) for effect in _LOG_INTENT(self)]
 
 
-_INTEND = Executor._intend
+_LOG_INTENT = Executor._log_intent

@@ -21,14 +21,17 @@ from txlayer.effects import (
     CancelTimer,
     Effect,
     ForgetSettlements,
+    HandlerDone,
     Input,
     MarkersFound,
     Notify,
     Opened,
+    PrepareUnit,
     PublishPlain,
     Received,
     Resolve,
     RoomChanged,
+    RunHandler,
     Send,
     SetTimer,
     Settle,
@@ -363,6 +366,9 @@ class Node:
             return
         queue = self.queues[work.tx]
         queue.popleft()
+        if isinstance(work, RunHandler) and work.prepares and self._prepares_along(result):
+            queue.appendleft(PrepareUnit(work.tx))
+            result = None
         if queue:
             following = queue[0]
             self._later(self.world.edges.work_time(self.name, following), lambda: self._work(following))
@@ -370,6 +376,9 @@ class Node:
             del self.queues[work.tx]
         if result is not None:
             self.take(result)
+
+    def _prepares_along(self, result: Input | None) -> bool:
+        return isinstance(result, HandlerDone) and result.ok and self.world.edges.prepares_along()
 
     def _resource_of(self, work: Work) -> Resource:
         if (self.name, work.tx) not in self.world.history.handled:

@@ -3,7 +3,9 @@
 A member joins, processes the events in sequence and votes when it is asked. What it must not forget is in its log
 before it is said: the intent, with the events that it would have to undo and all it needs to recognise the decision,
 before it votes yes; a no before it leaves, because a voter that forgot its no could join again through a late census
-and vote yes. A resource prepares and finishes beside the log: after a crash it tells by itself what it has done. After
+and vote yes. A resource prepares and finishes beside the log: after a crash it tells by itself what it has done. Where
+the last event is known to be the last, its handler and the prepare are one piece of work, and the intent is logged
+meanwhile. After
 a yes nothing but a decision message counts. One record per transaction stays as a tombstone until the coordinator's
 low-water mark has passed it.
 
@@ -198,7 +200,9 @@ class Executor:
         event = self.sequence.next()
         if event is not None:
             self.running = self.started = True
-            return [RunHandler(self.tx, event, self.handler_attempt)]
+            prepares = self._prepares() and event.number == self.sequence.last and self.sequence.intact()
+            run = RunHandler(self.tx, event, self.handler_attempt, prepares)
+            return [run, *self._log_intent()] if prepares else [run]
         if self.sequence.gap() is not None:
             return self._ask_for_gap() if self.gaps == 0 else []
         return self._intend() if self.sequence.complete() else []
@@ -224,19 +228,30 @@ class Executor:
         self.state = State.PREPARING
         if self._empty():
             return self.on_prepared(UnitPrepared(self.tx, True))
+        if self._prepares():
+            # Both take their time, and only the vote needs both. What is prepared without an intent is rolled back.
+            return [PrepareUnit(self.tx), *self._log_intent()]
+        undo = UndoRecord(self.seat.incarnation, self.me(), self._to_undo()) if self.choice.compensatable else None
+        return [*self._log_intent(), CommitUnit(self.tx, undo)]
+
+    def _log_intent(self) -> list[Effect]:
+        """Once: a handler that is tried again finds it there."""
+        if self.recorded:
+            return []
         self.recorded = True
-        keep = self.choice.compensatable
         record = Intent(
             self.tx, self.terms, self.hashes, self.members, self.sequence.last or 0, self.sequence.digest,
-            keep, self.delegated, self.choice.identity, self.sequence.events() if keep else (),
+            self.choice.compensatable, self.delegated, self.choice.identity, self._to_undo(),
             self.frames.get("begin", b""), self.choice.parts, self.choice.attributes,
         )  # fmt: skip
-        at_once = self.choice.compensatable or self.delegated
-        if at_once:
-            undo = UndoRecord(self.seat.incarnation, self.me(), record.events) if keep else None
-            return [Append(self._key(), record), CommitUnit(self.tx, undo)]
-        # Both take their time, and only the vote needs both. What is prepared without an intent is rolled back.
-        return [PrepareUnit(self.tx), Append(self._key(), record)]
+        return [Append(self._key(), record)]
+
+    def _to_undo(self) -> tuple[m.Numbered, ...]:
+        return self.sequence.events() if self.choice.compensatable else ()
+
+    def _prepares(self) -> bool:
+        """Whether the unit waits for the decision undecided."""
+        return self.choice.waits and not self.choice.compensatable and not self.delegated
 
     def _empty(self) -> bool:
         """Whether nothing of the unit has to be committed, undone or told."""
@@ -244,6 +259,10 @@ class Executor:
 
     def on_prepared(self, done: UnitPrepared | UnitCommitted) -> list[Effect]:
         """The work is safe, undecided or undoable: vote yes. Or it could not be made so: vote no."""
+        if self.state is State.ACTIVE and self.running:  # along with the last handler
+            self.running = False
+            self.sequence.processed += 1
+            self.state = State.PREPARING
         if self.state is not State.PREPARING:
             return []
         if not done.ok:

@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 
-from txlayer.effects import FinishUnit, ForgetMarker, PrepareUnit, UnitFinished
-from txlayer.errors import ResourceError
-from txlayer.messages import TxId
+from txlayer.effects import (
+    FinishUnit,
+    ForgetMarker,
+    HandlerDone,
+    PrepareUnit,
+    RunHandler,
+    UnitFinished,
+    UnitPrepared,
+)
+from txlayer.errors import ResourceError, ResourceUnavailable
+from txlayer.messages import Item, Numbered, TxId
 from txlayer.resources.memory import MemoryResource
 from txlayer.runtime import workshop as module
 from txlayer.runtime.pool import Job
@@ -63,19 +71,20 @@ class Rig:
 
     def __init__(self, quiet: bool = True) -> None:
         self.resource = MemoryResource()
-        self.finishers, self.voters = Worker(), Worker()
+        self.handlers, self.finishers, self.voters = Worker(), Worker(), Worker()
         self.brought: list[Any] = []
         self.left: list[Any] = []
         self.planned: list[Any] = []
         member = SimpleNamespace(
-            quiet=quiet, resources=(self.resource,), subscribers=(), taking_part={}, handed={}, unanswered={}
-        )
+            quiet=quiet, resources=(self.resource,), subscribers=(), taking_part={}, handed={}, unanswered={},
+            handle=lambda tx, event, work: None,
+        )  # fmt: skip
         members: Any = SimpleNamespace(known={TX: member}, of=lambda tx, terms=None: member, unserved=lambda *_: "")
-        none: Any = None
+        handlers: Any = self.handlers
         finishers: Any = self.finishers
         voters: Any = self.voters
         self.shop = Workshop(
-            members, none, voters, finishers, 1.0, self.brought.append, self.brought.append, self.left.append,
+            members, handlers, voters, finishers, 1.0, self.brought.append, self.brought.append, self.left.append,
             lambda _, act: self.planned.append(act),
         )  # fmt: skip
 
@@ -117,16 +126,39 @@ def test_markers_are_forgotten_together_and_what_fails_is_tried_again(monkeypatc
     assert forgotten.count(TX) == 4, "three, and one again"
 
 
+@pytest.mark.parametrize("quiet", [True, False])
+def test_the_last_handler_prepares_as_well_unless_the_application_has_the_last_word(quiet: bool) -> None:
+    rig = Rig(quiet=quiet)
+    last = RunHandler(TX, Numbered(1, Item("t", b""), "p"), prepares=True)
+    rig.shop.take(last)
+    (job,) = rig.handlers.jobs
+    assert job.run() == (UnitPrepared(TX, True) if quiet else HandlerDone(TX, 1, True))
+    assert not rig.voters.jobs
+
+
+def test_a_prepare_that_fails_after_the_last_handler_is_refused_and_no_handler_runs_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def away(self: MemoryResource, tx: TxId, of: int = 1) -> None:
+        raise ResourceUnavailable("away")
+
+    monkeypatch.setattr(MemoryResource, "prepare", away)
+    rig = Rig()
+    rig.shop.take(RunHandler(TX, Numbered(1, Item("t", b""), "p"), prepares=True))
+    assert rig.handlers.jobs[0].run() == UnitPrepared(TX, False, "away")
+
+
 def test_nothing_is_prepared_while_too_much_is_being_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_FINISHING", 2)
     rig = Rig()
     txs = [TxId("c", "log", number, "abcd") for number in range(4)]
     for tx in txs[:2]:
         rig.shop.take(FinishUnit(tx, False))
-    for tx in txs[2:]:
-        rig.shop.take(PrepareUnit(tx))
+    rig.shop.take(PrepareUnit(txs[2]))
+    rig.shop.take(RunHandler(txs[3], Numbered(1, Item("t", b""), "p"), prepares=True))
     assert not rig.voters.jobs
+    assert not rig.handlers.jobs
     rig.finishers.work()
     assert not rig.left, "somebody waits for them"
     rig.shop.on_done(rig.brought[0])
-    assert len(rig.voters.jobs) == 2
+    assert len(rig.voters.jobs) == len(rig.handlers.jobs) == 1

@@ -14,10 +14,12 @@ from txlayer.effects import (
     ForgetSettlements,
     Input,
     Opened,
+    PrepareUnit,
     PresenceChanged,
     PublishPlain,
     Received,
     Resolve,
+    RunHandler,
     ScopeChosen,
     Send,
     Settle,
@@ -96,6 +98,7 @@ class Bench:
         self.relayed: list[bytes] = []
         self.lose = lambda target, message: False
         self.spy = lambda site, effect: None
+        self.prepares_along = False
         self.register = MemoryRegister()
         for site in sites:
             leave_keys(self.register, site.seat())
@@ -184,7 +187,10 @@ class Bench:
             case _ if type(effect).__name__ == "CancelTimer":
                 site.timers.pop(effect.key, None)
             case _ if isinstance(effect, WORK):
-                result = UnitWork(site.resource, site.handlers).perform(effect)
+                work = UnitWork(site.resource, site.handlers)
+                result = work.perform(effect)
+                if self.prepares_along and isinstance(effect, RunHandler) and effect.prepares and result.ok:
+                    result = work.perform(PrepareUnit(effect.tx))
                 if result is not None:
                     self.queue.append((site.name, result))
 

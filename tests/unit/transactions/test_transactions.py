@@ -104,6 +104,19 @@ def test_a_member_with_nothing_to_prepare_or_to_finish_writes_nothing_down(commi
     assert set(work) == {"RunHandler"}
 
 
+@pytest.mark.parametrize("along", [True, False])
+def test_in_one_shot_the_intent_is_logged_while_the_handler_runs_and_prepares(along: bool) -> None:
+    """Whoever runs the handler may prepare along with it, or leave that to a piece of work of its own."""
+    bench, asked = Bench(Site("p"), Site("a", member())), []
+    bench.prepares_along = along
+    bench.spy = lambda site, effect: asked.append(type(effect).__name__) if site.name == "a" else None
+    bench.give("p", BeginCall("k", Terms("orders", one_shot=True), "p", (Item("orders", b"one"),)))
+    assert status(bench) is Status.COMMITTED
+    assert asked.index("Append") == asked.index("RunHandler") + 1
+    assert asked.count("PrepareUnit") == (0 if along else 1)
+    assert list(bench.sites["a"].resource.values) == ["one"]
+
+
 @pytest.mark.parametrize("asked_again", ["", "Prepare", "Census"])
 def test_a_commit_that_names_a_life_without_a_record_is_acknowledged_by_the_next(asked_again: str) -> None:
     """Whatever reaches it first: the commit, a late copy of what its former life had answered, or all of that."""
