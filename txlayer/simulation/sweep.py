@@ -191,7 +191,7 @@ def resilience_checker(world: World, configuration: Configuration, disturbance: 
 
 
 def _check_locals(world: World, configuration: Configuration, called: list[TxId | None]) -> None:
-    """Those that are there by chance: a durable one is owed what is called after it has registered, see the checkers."""
+    """Those that are there by chance: a durable one is owed what is called once it has registered, see the checkers."""
     applied = {(applied.site, applied.tx) for applied in world.history.applied}
     for number, taste in enumerate(configuration.tastes):
         for tx in called:
