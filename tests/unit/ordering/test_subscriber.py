@@ -407,11 +407,19 @@ def test_what_a_former_host_may_have_numbered_is_asked_for_until_its_successor_k
     subscribed_at_a_successor(s)
     assert sent(s.step(fx.Tick(), 1.0), Missing) == [Missing("s", 0, 6, 9)]
     assert s.step(Void(0, 6, 6, 1), 1.1) == [], "the word of the former holder settles nothing"
-    assert s.step(Void(0, 6, 7, 2, doubtful=True), 1.1) == [], "void: it comes again under another number"
+    assert s.step(Void(0, 6, 7, 2), 1.1) == [], "void for certain: it comes again under another number"
     assert sent(s.step(fx.Tick(), 2.0), Missing) == [Missing("s", 0, 8, 9)]
     assert s.step(Void(0, 8, 8, 2, lost=True), 2.1) == [fx.Gap("a.x", 8, 8, certain=False)]
     s.step(Void(0, 9, 9, 2), 2.1)
     assert sent(s.step(fx.Tick(), 3.0), Missing) == []
+
+
+def test_numbers_of_a_former_host_that_nobody_has_confirmed_are_an_uncertain_gap() -> None:
+    s = subscriber(resend=1.0)
+    subscribed_at_a_successor(s)
+    assert s.step(Void(0, 2, 7, 2, doubtful=True), 1.1) == [fx.Gap("a.x", 6, 7, certain=False)]
+    assert s.step(Void(0, 2, 9, 2, doubtful=True), 1.2) == [fx.Gap("a.x", 8, 9, certain=False)]
+    assert sent(s.step(fx.Tick(), 2.0), Missing) == [], "all is told"
 
 
 def test_a_durable_subscriber_remembers_what_a_former_host_may_have_numbered() -> None:

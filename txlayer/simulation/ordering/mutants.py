@@ -379,6 +379,16 @@ def _published_ignored_by_void(original: Any) -> Any:
     return expire
 
 
+def _settled_in_silence(original: Any) -> Any:
+    """Numbers in doubt below a baseline are taken for void."""
+
+    def settle_former(self: DeliveryBuffer, void: Void) -> Any:
+        gaps = original(self, void)
+        return [] if void.doubtful else gaps
+
+    return settle_former
+
+
 def _base_not_checked(original: Any) -> Any:
     def remember(self: DeliveryBuffer, lane: Any, first: int, last: int) -> None:
         return None
@@ -472,6 +482,9 @@ MUTANTS: dict[str, Mutant] = {
     "a former host's acknowledgement counts": Mutant(Publisher, "_former", _constant(False), ("fencing-losses",)),
     "what a former host still numbers is not reported": Mutant(
         Subscriber, "_expect_former", _constant(None), ("fencing-unheard",)
+    ),
+    "what a former host may have numbered is settled in silence": Mutant(
+        DeliveryBuffer, "settle_former", _settled_in_silence, ("fencing-orphans",)
     ),
     "former hosts link to new ones": Mutant(Host, "_former", _constant(False), ("all-fenced",)),
     "an event on the bus has no deadline": Mutant(

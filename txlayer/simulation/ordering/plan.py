@@ -60,6 +60,7 @@ class Plan:
     block: int = 4
     arrival: float = 0.1
     apart: bool = False
+    orphans: int = 0
 
 
 SCENARIOS = (
@@ -94,6 +95,7 @@ SCENARIOS = (
     "fencing",
     "fencing-losses",
     "fencing-unheard",
+    "fencing-orphans",
     "all-fenced",
     "forged",
     "forgetful-directory",
@@ -309,6 +311,13 @@ def _fencing_unheard(plan: Plan, rng: Random) -> None:
     plan.subscribers, plan.events, plan.burst = rng.randint(4, 6), rng.randint(80, 120), False
 
 
+def _fencing_orphans(plan: Plan, rng: Random) -> None:
+    """Publishers that a former holder has served die before they hear of the new one, and the bus loses events."""
+    _fencing_unheard(plan, rng)
+    plan.orphans, plan.bus_loss, plan.subscriber_crashes = rng.randint(1, 4), 0.3, rng.choice((0, 0, 2))
+    plan.changes = rng.choice((0, 4))
+
+
 def _all_fenced(plan: Plan, rng: Random) -> None:
     """All hosts get a second holder at once, among many stamps under way: former ones must not link to new ones."""
     _chain(plan, rng)
@@ -382,6 +391,7 @@ _SHAPES = {
     "fencing": _fencing,
     "fencing-losses": _fencing_losses,
     "fencing-unheard": _fencing_unheard,
+    "fencing-orphans": _fencing_orphans,
     "all-fenced": _all_fenced,
     "forged": _forged,
     "forgetful-directory": _forgetful_directory,

@@ -374,7 +374,7 @@ class World:
 
     def _arrive(self, source: Node, to: str, message: AnyMessage) -> None:
         zombie = self.faults.zombies.get(to)
-        if zombie is not None and zombie.host.fenced is None and self._goes_to_former(source):
+        if zombie is not None and zombie.alive and zombie.host.fenced is None and self._goes_to_former(source):
             zombie.step(message)
             return
         node = self.nodes.get(to)
