@@ -475,6 +475,21 @@ def test_a_host_with_its_limit_of_topics_refuses_another() -> None:
     assert "its limit" in sent(a.step(create(1, topic="a.y"), 0.0), Refused)[0].reason
 
 
+def test_a_host_with_its_limit_of_subscribers_refuses_another() -> None:
+    a = with_topics("a.x", subscribers=1)
+    assert sent(a.step(register("s", 1, (0,)), 0.0), Registered)
+    (refused,) = sent(a.step(register("t", 1, (0,)), 0.0), Refused)
+    assert (refused.about, refused.reason) == ("limit", "host a has 1 subscribers, its limit")
+    assert sent(a.step(register("s", 2, (), (0,)), 0.0), Registered), "who is there may change and leave"
+
+
+def test_a_publisher_that_never_had_a_number_leaves_nothing_behind() -> None:
+    a = with_topics("a.x")
+    for number in range(100):
+        a.step(create(2, publisher=f"p{number}", low=1), 0.0)
+    assert a.state.topics["a.x"].lines == {}
+
+
 def voided_long_ago(disk: dict[str, AnyRecord], **config: object) -> Host:
     """A host that has voided number 1 of a.x, given number 2, and forgotten the tickets of both."""
     a = host(lease=10.0, retention=60.0, block=10, **config)
@@ -558,3 +573,18 @@ def test_a_new_holder_tells_with_the_baseline_what_its_former_one_may_still_give
     again.step(fx.Tick(), 105.0)
     (later,) = sent(again.step(register("t", 1, (0,)), 105.0), Registered)
     assert later.unsure == (), "what nobody has confirmed is void"
+
+
+def test_numbers_in_doubt_that_are_in_too_many_pieces_are_waited_for() -> None:
+    disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
+    durable(host(block=10).step(create(1), 0.0), disk)
+    again, _ = restarted(disk, block=10, lease=5.0, unsure_ranges=2)
+    for number in (2, 4, 6):
+        again.step(Published("p", "a.x", number, number, 1), 100.0)
+    effects = again.step(register("s", 1, (0,)), 100.0)
+    assert [report.reason for report in of(effects, fx.Report)] == [
+        "s waits, at most for a lease: 4 ranges of numbers are in doubt, more than 2 are not told"
+    ]
+    assert (sent(effects, Registered), again.registry.known) == ([], {})
+    again.step(fx.Tick(), 105.0)
+    assert sent(again.step(register("s", 1, (0,)), 105.0), Registered)

@@ -267,6 +267,17 @@ def test_a_registration_that_is_refused_is_repeated_in_its_time_and_tells_the_re
     assert [one.version for one in sent(s.step(fx.Tick(), 0.5), Register)] == [2]
 
 
+def test_a_host_that_has_its_limit_of_subscribers_is_named_and_nothing_else_stops() -> None:
+    s = subscriber()
+    s.step(fx.Want(("a.x",)), 0.0)
+    s.step(fx.BusSubscribed("a.x"), 0.0)
+    s.step(Located(0, 1, ("a.x",), (0,)), 0.0)
+    s.step(Refused("limit", "", 1, 0, 1, "host a has 1 subscribers, its limit"), 0.1)
+    assert s.waits_for() == "refused by host a: host a has 1 subscribers, its limit"
+    assert not s.stopped
+    assert [again.version for again in sent(s.step(fx.Tick(), 1.0), Register)] == [1]
+
+
 def test_what_is_waited_for_is_named() -> None:
     s = subscriber()
     s.step(fx.Want(("a.x", "c.x")), 0.0)
