@@ -135,12 +135,12 @@ class TicketDesk:
             reason = f"number {last} of {manager.name} was never given"
             return self.state.refuse(message.publisher, "published", manager.name, reason, number=message.first)
         effects: list[Effect] = []
+        if message.first <= manager.floor:
+            reason = f"whether number {message.first} of {manager.name} is void is no longer known"
+            return self.state.refuse(message.publisher, "published", manager.name, reason, number=message.first)
         if message.first in manager.unsure:
             effects.extend(self._adopt(message, manager, now))
             manager.unsure.cut(message.first, last)
-        elif message.first <= manager.floor:
-            reason = f"whether number {message.first} of {manager.name} is void is no longer known"
-            return self.state.refuse(message.publisher, "published", manager.name, reason, number=message.first)
         elif message.first <= manager.forgotten:
             effects.extend(self._adopt(message, manager, now))
         acknowledged = Acknowledged(manager.name, message.seq, message.first, self.state.epoch)

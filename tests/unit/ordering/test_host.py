@@ -537,6 +537,17 @@ def test_of_voids_that_were_forgotten_the_host_says_that_it_does_not_know() -> N
         assert sent(late.step(Published("p", "a.x", 2, 2, 1), 200.0), Voided)
 
 
+def test_a_void_that_was_forgotten_beside_an_open_number_is_not_acknowledged_after_a_restart() -> None:
+    disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
+    a = host(lease=10.0, voids=1, block=10)
+    durable(a.step(create(1, publisher="open"), 0.0), disk)
+    for generation in (1, 2, 3):  # numbers 2 to 4; 2 and 3 become void
+        durable(a.step(create(1, publisher="p", generation=generation), 0.0), disk)
+    again, _ = restarted(disk, voids=1, block=10)
+    (refused,) = sent(again.step(Published("p", "a.x", 1, 2, 1), 101.0), Refused)
+    assert (refused.number, "no longer known" in refused.reason) == (2, True)
+
+
 def test_a_second_number_of_a_request_is_voided_as_soon_as_the_first_is_confirmed() -> None:
     disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
     durable(host(block=10).step(create(1), 0.0), disk)
