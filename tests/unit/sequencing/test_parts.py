@@ -16,6 +16,7 @@ from txlayer.ordering.messages import Beat, Beside, Event, Hail
 from txlayer.ordering.timestamp import Stamp
 from txlayer.sequencing import claims, exchange, host_clock, stamps, tcp_frames
 from txlayer.sequencing.host_clock import HostClock
+from txlayer.sequencing.inbox import Inbox
 from txlayer.sequencing.open_log import open_disk
 
 numbers = st.integers(0, 2**40)
@@ -133,3 +134,18 @@ def test_logs_by_url(tmp_path: pytest.TempPathFactory) -> None:
     disk.close()
     with pytest.raises(UsageError, match="sqlite:///"):
         open_disk("x.db")
+
+
+def test_letters_beyond_the_limit_are_dropped_and_counted_and_claims_are_not() -> None:
+    inbox: Inbox[int] = Inbox(3)
+    inbox.take([1, 2])
+    inbox.take([3, 4])
+    inbox.take([5])
+    inbox.put(6)
+    assert (inbox.dropped(), inbox.dropped()) == (2, 0)
+    assert inbox.collect(0.0, 100) == [1, 2, 5, 6]
+    inbox.take([7, 8, 9])
+    inbox.take([10])
+    assert (inbox.collect(0.0, 2), inbox.dropped()) == ([7, 8, 9], 1)
+    inbox.end()
+    assert inbox.collect(0.0, 100) is None
