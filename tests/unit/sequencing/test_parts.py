@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import DEADLINE
+from txlayer.connect import connect
 from txlayer.delivery import REPLAY_FOR
 from txlayer.errors import DecodeError, UsageError
 from txlayer.logs.memory import MemoryDisk
@@ -149,3 +152,29 @@ def test_letters_beyond_the_limit_are_dropped_and_counted_and_claims_are_not() -
     assert (inbox.collect(0.0, 2), inbox.dropped()) == ([7, 8, 9], 1)
     inbox.end()
     assert inbox.collect(0.0, 100) is None
+
+
+@pytest.mark.parametrize(
+    ("rank", "value"),
+    [
+        (9, b"{"),
+        (9, b"\xff"),
+        (9, b"[" * 100_000),
+        (-1, claims.Claim(-1, "b", 1, "log-b", ())),
+        (4096, claims.Claim(4096, "b", 1, "log-b", ())),
+        (9, claims.Claim(9, "b", 0, "log-b", ())),
+        (9, claims.Claim(9, "b", 1, "log-b", (), first=2)),
+        (9, claims.Claim(9, "", 1, "log-b", ())),
+        (9, claims.Claim(9, "client/p", 1, "log-b", ())),
+        (9, claims.Claim(8, "b", 1, "log-b", ())),
+    ],
+)
+def test_a_claim_that_cannot_be_is_not_found_and_those_beside_it_are(rank: int, value: bytes | claims.Claim) -> None:
+    good = claims.Claim(0, "a", 1, "log-a", ("*",))
+    body = value if isinstance(value, bytes) else msgspec.json.encode(value)
+    with connect("memory://claims") as bus:
+        bus.announce(f"{claims.KIND}/c/{rank}", body).wait(DEADLINE)
+        claims.announce(bus, "c", good).wait(DEADLINE)
+        found: list[claims.Claim] = []
+        claims.watch(bus, "c", found.append).close()
+    assert found == [good]
