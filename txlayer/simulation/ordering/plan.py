@@ -245,6 +245,7 @@ def _mixed(plan: Plan, rng: Random) -> None:
 def _causal(plan: Plan, rng: Random) -> None:
     plan.causal, plan.mode = True, Mode.CAUSAL
     plan.client_loss = _rate(rng, 0.1)
+    plan.changes, plan.host_crashes, plan.new_topics = rng.choice((0, 4)), rng.choice((0, 0, 2)), rng.choice((0, 2))
 
 
 def _time_to_live(plan: Plan, rng: Random) -> None:
