@@ -389,6 +389,15 @@ def _settled_in_silence(original: Any) -> Any:
     return settle_former
 
 
+def _nothing_when_full(original: Any) -> Any:
+    """A full buffer does not even take the event that the others wait for."""
+
+    def take(self: DeliveryBuffer, event: Event, now: float) -> Any:
+        return [] if self.size >= self.capacity else original(self, event, now)
+
+    return take
+
+
 def _base_not_checked(original: Any) -> Any:
     def remember(self: DeliveryBuffer, lane: Any, first: int, last: int) -> None:
         return None
@@ -501,6 +510,7 @@ MUTANTS: dict[str, Mutant] = {
     "a broken operation is awaited": Mutant(Subscriber, "_break_off", _expected_for_ever, ("replaced-logs",)),
     "a topic is created without asking who has it": Mutant(Founding, "ask", _constant(None), ("overlapping-claims",)),
     "who has asked once never gives way": Mutant(Founding, "_waits", _never_gives_way, ("overlapping-claims",)),
+    "a full buffer takes nothing": Mutant(DeliveryBuffer, "take", _nothing_when_full, ("small-buffers",)),
     "a delta is placed without its base": Mutant(DeliveryBuffer, "_remember", _base_not_checked, ("lost-owners",)),
 }
 

@@ -61,6 +61,7 @@ class Plan:
     arrival: float = 0.1
     apart: bool = False
     orphans: int = 0
+    settle: float = 0.0
 
 
 SCENARIOS = (
@@ -103,6 +104,7 @@ SCENARIOS = (
     "replaced-unheard",
     "overlapping-claims",
     "lost-owners",
+    "small-buffers",
 )
 
 
@@ -352,6 +354,12 @@ def _replaced_unheard(plan: Plan, rng: Random) -> None:
     plan.events, plan.length, plan.chain_reorder = rng.randint(80, 120), 1.5, False
 
 
+def _small_buffers(plan: Plan, rng: Random) -> None:
+    """Subscribers have room for a few events only: what they drop must be asked for until it has its turn."""
+    plan.capacity, plan.bus_loss, plan.gaps_allowed = rng.choice((6, 8, 16)), rng.choice((0.0, 0.1)), True
+    plan.changes, plan.bus_spread, plan.settle = rng.choice((0, 3)), rng.choice((0.1, 0.25)), 20.0
+
+
 def _overlapping_claims(plan: Plan, rng: Random) -> None:
     """Hosts claim the same topics, with other patterns in each life, and topics are created at run-time."""
     plan.hosts, plan.overlapping, plan.claim_delay = rng.randint(2, 4), True, rng.choice((0.02, 0.3, 0.6))
@@ -399,4 +407,5 @@ _SHAPES = {
     "replaced-logs": _replaced_logs,
     "replaced-unheard": _replaced_unheard,
     "overlapping-claims": _overlapping_claims,
+    "small-buffers": _small_buffers,
 }

@@ -64,7 +64,7 @@ class World:
         self._schedule()
         plan = self.plan
         self.clock.after(plan.length, self.faults.heal)
-        end = plan.length + (2 * SETTLE if plan.bus_loss else SETTLE)
+        end = plan.length + (plan.settle or (2 * SETTLE if plan.bus_loss else SETTLE))
         while True:
             upcoming = self.clock.next_time()
             if upcoming is None or upcoming > end:
