@@ -537,6 +537,19 @@ def test_of_voids_that_were_forgotten_the_host_says_that_it_does_not_know() -> N
         assert sent(late.step(Published("p", "a.x", 2, 2, 1), 200.0), Voided)
 
 
+def test_of_a_number_that_may_have_been_void_no_subscriber_is_told_that_an_event_is_lost() -> None:
+    a = host(lease=10.0, retention=60.0, voids=1)
+    for seq in (1, 2, 3):
+        a.step(create(seq), 0.0)
+    a.step(Published("p", "a.x", 3, 3, 1), 0.0)
+    for now in (10.0, 100.0):
+        a.step(fx.Tick(), now)
+    answers = sent(a.step(Missing("s", 0, 1, 3), 200.0), Void)
+    assert [(void.first, void.lost, void.doubtful) for void in answers] == [
+        (1, False, True), (2, False, False), (3, True, False),
+    ]  # fmt: skip
+
+
 def test_a_void_that_was_forgotten_beside_an_open_number_is_not_acknowledged_after_a_restart() -> None:
     disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
     a = host(lease=10.0, voids=1, block=10)
