@@ -15,7 +15,7 @@ from txlayer.simulation.ordering.plan import SCENARIOS
 from txlayer.simulation.ordering.world import World
 
 SEEDS = 125
-"""Of each scenario, and of no other: 4,750 in all."""
+"""Of each scenario, and of no other: 5,000 in all."""
 COMMAND = "txlayer.simulation.ordering.command"
 
 

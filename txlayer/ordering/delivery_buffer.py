@@ -87,7 +87,10 @@ class DeliveryBuffer:
         if self.repeated(lane, number):
             self.dropped += 1
             return self.passed_by(lane, event) if lane.former else []
-        if self.size >= self.capacity:
+        if self.size >= self.capacity and number > lane.clock + 1:
+            # The next one of a topic is taken all the same: others may wait for nothing else.
+            lane.known = max(lane.known, number)
+            self.halted.append(lane.rank)
             return [Report(f"buffer full ({self.size} events): {lane.topic} {number} dropped, to be asked for again")]
         return self._insert(lane, number, event)
 
@@ -102,12 +105,12 @@ class DeliveryBuffer:
         return [Gap(lane.topic, number, number, certain=False)] if lane.former.remove(number) and not had else []
 
     def settle_former(self, void: Void) -> list[Effect]:
-        """The holder says what became of such numbers. What is void is published again, under a number of its own."""
+        """The holder says what became of such numbers: lost, in doubt, or void for certain, and published again."""
         lane = self.lanes[void.rank]
         spans = ((max(first, void.first), min(last, void.last)) for first, last in lane.former.pairs())
         gaps: list[Effect] = [Gap(lane.topic, *span, certain=False) for span in spans if span[0] <= span[1]]
         lane.former.cut(void.first, void.last)
-        return gaps if void.lost else []
+        return gaps if void.lost or void.doubtful else []
 
     def _insert(self, lane: Lane, number: int, item: Event | Void) -> list[Effect]:
         lane.items[number] = item

@@ -34,11 +34,24 @@ class Founding:
 
     def stuck(self, topic: str, now: float) -> str | None:
         """Why the topic cannot be created, if that is so for long; the next one who wants it begins anew."""
-        if topic not in self._asked or now - self._since[topic] < self.state.config.lease:
+        if topic not in self._asked:
+            return self._too_many(topic, now)
+        if now - self._since[topic] < self.state.config.lease:
             return None
         names = [self.directory.claims[host].name for host in self._asked[topic]]
         self._drop(topic)
         return f"topic {topic!r} is claimed by host {', '.join(names)} too, which does not say whether it has it"
+
+    def _too_many(self, topic: str, now: float) -> str | None:
+        """Why nothing more is asked for. Whoever wanted a topic may have gone: its question stays for a lease."""
+        most = self.state.config.founding
+        if len(self._asked) >= most:
+            for old in [name for name in self._asked if not self._waits(name, now)]:
+                self._drop(old)
+        exists = topic in self.state.topics
+        if len(self._asked) < most or exists or not self.directory.others(topic, self.state.rank):
+            return None
+        return f"host {self.state.name} asks others about {most} topics, its limit"
 
     def ask(self, topic: str, now: float) -> list[Effect] | None:
         """None: the topic may be created. Otherwise what to send; whoever wants the topic repeats it."""

@@ -332,27 +332,39 @@ class Host:
         """A subscription, from the subscriber itself or up the chain."""
         if not self.serving:
             return []
-        reason = self.registry.fault_in(message)
-        if reason is not None:
-            current = self.registry.version_of(message.subscriber)
-            return self.state.refuse(message.subscriber, "register", "", reason, message.version, current)
         higher = any(host_of(rank) < self.state.rank for rank in (*message.new, *message.old))
-        if higher and not (self.up and self.up.session):
-            return []
+        unsure = [] if message.refresh else self._unsure(message)
+        refused = self._cannot_register(message, unsure)
+        if refused or (higher and not (self.up and self.up.session)):
+            return refused
         for rank, value in zip(message.ranks, message.values, strict=False):
             if host_of(rank) > self.state.rank:
                 self.state.counters.raise_to(rank, value)
         effects = self.registry.store(message, now)
         ranks, values = self._with_own(message)
-        unsure = message.unsure if message.refresh else (*message.unsure, *self._unsure(message))
+        told = (*message.unsure, *unsure)
         if higher:
             onward = Register(
                 message.subscriber, message.version, message.new, message.old, message.refresh, message.related,
-                message.whole, message.sent, ranks, values, message.anew, message.lasting, unsure,
+                message.whole, message.sent, ranks, values, message.anew, message.lasting, told,
             )  # fmt: skip
             return [*effects, *self._upwards(onward)]
-        done = Registered(message.version, message.refresh, message.sent, ranks, values, unsure)
+        done = Registered(message.version, message.refresh, message.sent, ranks, values, told)
         return [*effects, Send(message.subscriber, done)]
+
+    def _cannot_register(self, message: Register, unsure: list[tuple[int, int, int]]) -> list[Effect]:
+        """What to say of a subscription that is not taken; nothing if it is."""
+        reason, most = self.registry.fault_in(message), self.state.config.unsure_ranges
+        if reason is not None:
+            current = self.registry.version_of(message.subscriber)
+            return self.state.refuse(message.subscriber, "register", "", reason, message.version, current)
+        if self.registry.is_full(message):
+            reason = f"host {self.state.name} has {len(self.registry.known)} subscribers, its limit"
+            return self.state.refuse(message.subscriber, "limit", "", reason, message.version)
+        if len(unsure) > most + len(message.new):
+            reason = f"{len(unsure)} ranges of numbers are in doubt, more than {most} are not told"
+            return [Report(f"{message.subscriber} waits, at most for a lease: {reason}")]
+        return []
 
     def _with_own(self, message: Register) -> tuple[tuple[int, ...], tuple[int, ...]]:
         own = [rank for rank in message.new if self.state.owns(rank)]

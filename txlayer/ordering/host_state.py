@@ -17,6 +17,8 @@ class HostConfig:
     """Times and sizes of a host.
 
     `lease` must be longer than the publishers' guard time and the longest time that an event is on the bus.
+    `founding`: topics at a time about which other hosts are asked. `unsure_ranges`: what one answer to a subscriber may
+    tell of numbers in doubt, beside one range for each of its topics.
     """
 
     lease: float = 10.0
@@ -33,6 +35,9 @@ class HostConfig:
     repeat: float = 0.5
     largest_batch: int = 65_536
     topics: int = 1_000_000
+    subscribers: int = 1_000_000
+    founding: int = 4096
+    unsure_ranges: int = 1024
 
 
 @dataclass(slots=True)

@@ -59,6 +59,11 @@ class Registry:
             return f"version {message.version} is not what is registered here ({known.version})"
         return None
 
+    def is_full(self, message: Register) -> bool:
+        """Whether it would be one subscriber too many."""
+        new = message.subscriber not in self.known and any(self.state.owns(rank) for rank in message.new)
+        return new and len(self.known) >= self.state.config.subscribers
+
     def version_of(self, subscriber: str) -> int:
         """The version in force; 0 if there is none."""
         known = self.known.get(subscriber)

@@ -114,6 +114,8 @@ class Searches:
 
     def _lost(self, subscriber: str, manager: TopicManager, number: int) -> Effect:
         ticket, epoch = manager.find(number), self.state.epoch
+        if ticket is None and number <= manager.floor:
+            return Send(subscriber, Void(manager.rank, number, number, epoch, doubtful=True))  # it may have been void
         if ticket is None or ticket.values is None:
             return Send(subscriber, Void(manager.rank, number, number, epoch, lost=True))
         void = Void(manager.rank, number, number, epoch, True, True, ticket.ranks, ticket.values)

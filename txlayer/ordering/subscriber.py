@@ -368,9 +368,10 @@ class Subscriber:
         if message.about == "locate" and operation is not None and message.topic in operation.added:
             return [*effects, *self._abandon(operation, message, now)]
         version = self.version if operation is None else operation.version
-        if message.about == "register" and message.version == version:
+        if message.about in ("register", "limit") and message.version == version:
             name = self.directory.name_of(message.host) or f"of rank {message.host}"
-            effects.extend(self._register_again(message, now))
+            if message.about == "register":
+                effects.extend(self._register_again(message, now))
             self._refusal = f"refused by host {name}: {message.reason}"
         return effects
 

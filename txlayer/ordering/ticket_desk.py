@@ -36,8 +36,12 @@ class TicketDesk:
     def create(self, message: Create, manager: TopicManager, now: float, effects: list[Effect]) -> Ticket | None:
         """Take a request; returns a new ticket that has its numbers and wants its entries."""
         line, generation, seq = manager.lines.get(message.publisher), message.generation, message.seq
-        if line is None or generation > line.generation:
-            line = self._start_over(message, manager, line, effects)
+        if line is None:
+            if seq != message.low:
+                return None  # its turn comes, and with it the line: one without tickets would stay for ever
+            line = manager.lines[message.publisher] = Line(message.publisher, generation, seq)
+        elif generation > line.generation:
+            self._start_over(message, line, effects)
         elif generation < line.generation:
             return None
         if seq != line.expected:
@@ -60,17 +64,13 @@ class TicketDesk:
         manager.reserved = last + self.state.config.block
         effects.append(self.state.persist(manager))
 
-    def _start_over(self, message: Create, manager: TopicManager, line: Line | None, effects: list[Effect]) -> Line:
-        if line is None:
-            line = manager.lines[message.publisher] = Line(message.publisher, message.generation, message.low)
-            return line
+    def _start_over(self, message: Create, line: Line, effects: list[Effect]) -> None:
         line.generation, line.expected = message.generation, message.low
         for ticket in list(line.tickets.values()):
             if ticket.seq >= message.low:
                 del line.tickets[ticket.seq]
                 if ticket.state < DONE:
                     effects.extend(self._void(ticket))
-        return line
 
     def _again(self, message: Create, line: Line, effects: list[Effect]) -> None:
         ticket = line.tickets.get(message.seq)
@@ -135,12 +135,12 @@ class TicketDesk:
             reason = f"number {last} of {manager.name} was never given"
             return self.state.refuse(message.publisher, "published", manager.name, reason, number=message.first)
         effects: list[Effect] = []
+        if message.first <= manager.floor:
+            reason = f"whether number {message.first} of {manager.name} is void is no longer known"
+            return self.state.refuse(message.publisher, "published", manager.name, reason, number=message.first)
         if message.first in manager.unsure:
             effects.extend(self._adopt(message, manager, now))
             manager.unsure.cut(message.first, last)
-        elif message.first <= manager.floor:
-            reason = f"whether number {message.first} of {manager.name} is void is no longer known"
-            return self.state.refuse(message.publisher, "published", manager.name, reason, number=message.first)
         elif message.first <= manager.forgotten:
             effects.extend(self._adopt(message, manager, now))
         acknowledged = Acknowledged(manager.name, message.seq, message.first, self.state.epoch)

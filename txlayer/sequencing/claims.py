@@ -13,8 +13,10 @@ from msgspec import Struct
 
 from txlayer.errors import UsageError
 from txlayer.ordering.effects import Claimed
+from txlayer.ordering.timestamp import LOWEST_HOST
 from txlayer.ports import Bus, Watch
 from txlayer.receipt import Receipt
+from txlayer.sequencing.exchange import is_client
 
 _logger = logging.getLogger(__name__)
 KIND = "order"
@@ -45,6 +47,17 @@ class Claim(Struct, frozen=True):
 
 
 Found = Callable[[Claim], None]
+
+
+def fault_in(claim: Claim) -> str | None:
+    """Why this cannot be a claim; None if it can. Hosts would wait for the holder of a rank that is none."""
+    if not 0 <= claim.host <= LOWEST_HOST:
+        return f"rank {claim.host}: 0 is the highest, {LOWEST_HOST} the lowest"
+    if not 1 <= claim.first <= claim.epoch:
+        return f"rank {claim.host}: epoch {claim.epoch} of a log that began in epoch {claim.first}"
+    if not claim.retired and (not claim.name or is_client(claim.name)):
+        return f"rank {claim.host}: {claim.name[:200]!r} is no name of a host"
+    return None
 
 
 def split_chain(url: str) -> tuple[str, str]:
@@ -104,7 +117,13 @@ def watch(bus: Bus, chain: str, found: Found) -> Watch:
 def _found(key: str, value: bytes, found: Found) -> None:
     try:
         claim = msgspec.json.decode(value, type=Claim)
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         _logger.warning("%s holds no claim of a sequencer host: %s", key, exc)
+        return
+    fault = fault_in(claim)
+    if fault is None and key.rpartition("/")[2] != str(claim.host):
+        fault = f"the claim of rank {claim.host}"
+    if fault is not None:
+        _logger.warning("%s holds no claim of a sequencer host: %s", key, fault)
         return
     found(claim)

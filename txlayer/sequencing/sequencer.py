@@ -10,7 +10,6 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from txlayer.errors import LogError, LogForeign, NameTaken, TxLayerError
@@ -25,10 +24,13 @@ from txlayer.sequencing import claims
 from txlayer.sequencing.claims import Claim
 from txlayer.sequencing.exchange import Exchange, Letter
 from txlayer.sequencing.host_clock import HostClock
+from txlayer.sequencing.inbox import Inbox
 
 _logger = logging.getLogger(__name__)
 _TICK = 0.02
 _ROUND = 2048
+_MOST_WAITING = 200_000
+"""Letters. Roles repeat what is not answered, so a host that stands still has more and more of them."""
 _STARTED = 10.0
 _REMIND = 5.0
 _GOODBYE = 2.0
@@ -67,12 +69,12 @@ class Sequencer:
         self._passing = passing
         self._disk = disk
         self._clock = HostClock()
-        self._queue: SimpleQueue[Sequence[Item] | None] = SimpleQueue()
+        self._inbox: Inbox[Item] = Inbox(_MOST_WAITING)
         self._log: HostLog = open_host_log(disk, name, rank, os.urandom(8).hex())
         self._host = Host(name, rank, tuple(patterns), self._log.header.incarnation, config or HostConfig())
         self._neighbours = fx.Neighbours(None, None)
         """As the role was told last."""
-        exchange.listen(name, self._queue.put)
+        exchange.listen(name, self._inbox.take)
         self._claims: dict[int, Claim] = {}
         self._remind_at = _REMIND
         self._standing = False
@@ -97,7 +99,7 @@ class Sequencer:
 
     def close(self) -> None:
         """Stop serving. The claim stays: the topics are this host's, also while it is away; unless the log ends too."""
-        self._queue.put(None)
+        self._inbox.end()
         if threading.current_thread() is not self._thread:
             self._thread.join(10.0)
 
@@ -107,7 +109,7 @@ class Sequencer:
             return
         if self._know is not None:
             self._know(claim)
-        self._queue.put([claim.event()])
+        self._inbox.put(claim.event())
 
     def _begin(self, found: list[Claim]) -> None:
         known_epoch = max((claim.epoch for claim in found if claim.host == self.rank), default=0)
@@ -130,7 +132,7 @@ class Sequencer:
         if held.incarnation == self._log.header.incarnation or (self._passing and held.passing):
             return
         self._watch.close()
-        self._exchange.silence(self.name, self._queue.put)
+        self._exchange.silence(self.name, self._inbox.take)
         self._disk.close()
         raise LogForeign(
             f"rank {self.rank} is held by host {held.name} with log {held.incarnation}, this one is "
@@ -153,7 +155,7 @@ class Sequencer:
             if self._passing and self._host.fenced is None:
                 self._give_up_rank()
             self._watch.close()
-            self._exchange.silence(self.name, self._queue.put)
+            self._exchange.silence(self.name, self._inbox.take)
             self._disk.close()
             self.ended.set()
 
@@ -168,7 +170,7 @@ class Sequencer:
         _logger.error("%s", error)
 
     def _round(self) -> bool:
-        items = self._collect()
+        items = self._inbox.collect(_TICK, _ROUND)
         if items is None:
             return False
         now = self._clock.now()
@@ -182,6 +184,7 @@ class Sequencer:
         if self._clock.beat_due():
             self._exchange.send([(self.name, Beat())])
             self._tell_standing()
+            self._tell_dropped()
         if self._remind_at <= now:
             self._remind(now)
         if self._host.fenced is not None:
@@ -195,6 +198,11 @@ class Sequencer:
             state = "gives nothing back: time stands still" if self._standing else "works again"
             _logger.warning("host %s: the bus %s", self.name, state)
 
+    def _tell_dropped(self) -> None:
+        dropped = self._inbox.dropped()
+        if dropped:
+            _logger.warning("host %s: %d letters dropped, more than %d waited", self.name, dropped, self._inbox.most)
+
     def _remind(self, now: float) -> None:
         """Say the claim again: a broker that was killed may have forgotten it, a former holder may have hidden it."""
         self._remind_at = now + _REMIND
@@ -202,20 +210,6 @@ class Sequencer:
             claims.announce(self._bus, self._chain, self.claim)
         except TxLayerError as exc:
             _logger.info("host %s: its claim was not repeated: %s", self.name, exc)
-
-    def _collect(self) -> list[Item] | None:
-        """What has come, or nothing when it is time to look at the clock; None: the end."""
-        items: list[Item] = []
-        try:
-            batch = self._queue.get(timeout=_TICK)
-            while batch is not None:
-                items.extend(batch)
-                if len(items) >= _ROUND:
-                    return items
-                batch = self._queue.get_nowait()
-        except Empty:
-            return items
-        return None
 
     def _step(self, item: Item, now: float) -> list[fx.Effect]:
         if isinstance(item, Beat):

@@ -30,6 +30,8 @@ from txlayer.sequencing.loop import Loop
 _logger = logging.getLogger(__name__)
 _GOODBYE_SECONDS = 2.0
 _LAST_EVENT_SECONDS = 5.0
+_MOST_HELD = 65_536
+"""Effects that wait for the cursor. Then the bus below waits too."""
 
 SubscribeBelow = Callable[[list[str], Handler], Subscription]
 
@@ -166,9 +168,9 @@ class OrderedSubscription:
     # From the bus below to the lane
 
     def _arrived(self, delivery: Delivery) -> None:
-        while (self._lane.full or not self._begun) and not self.closed:
+        while self._is_full() and not self.closed:
             self._room.clear()
-            if self._lane.full or not self._begun:
+            if self._is_full():
                 self._room.wait(0.1)
         if not self._begun:
             return  # what has no acknowledgement comes again
@@ -193,6 +195,9 @@ class OrderedSubscription:
             if self._keeper is not None:
                 self._keeper.arrived(event, delivery)
             self._perform(self._role.step(event, time.monotonic()))
+
+    def _is_full(self) -> bool:
+        return self._lane.full or not self._begun or len(self._held) >= _MOST_HELD
 
     def _misplaced(self, delivery: Delivery, event: Event, rank: int) -> None:
         number = event.stamp.number
@@ -221,7 +226,7 @@ class OrderedSubscription:
         todo = deque(effects)
         while todo:
             if self._waits:
-                self._held.extend(todo)
+                self._hold(todo)
                 break
             effect = todo.popleft()
             match effect:
@@ -249,6 +254,11 @@ class OrderedSubscription:
         if letters:
             self._exchange.send(letters)
 
+    def _hold(self, effects: deque[fx.Effect]) -> None:
+        """Until the cursor is saved. What is said to hosts is repeated anyway: beyond the limit it is dropped."""
+        full = len(self._held) >= _MOST_HELD
+        self._held.extend(effect for effect in effects if not (full and isinstance(effect, fx.Send)))
+
     def _checkpoint(self) -> None:
         if self._keeper is not None:
             self._waits = True
@@ -259,6 +269,7 @@ class OrderedSubscription:
             self._waits = False
             held, self._held = self._held, deque()
             self._perform(held)
+        self._room.set()
 
     def _settle(self, failure: str | None) -> None:
         self._changes += 1

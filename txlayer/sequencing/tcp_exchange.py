@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from txlayer.errors import DecodeError, UsageError
 from txlayer.sequencing import tcp_frames
-from txlayer.sequencing.claims import Claim, Found
+from txlayer.sequencing.claims import Claim, Found, fault_in
 from txlayer.sequencing.exchange import Letter, Listeners, Receive
 from txlayer.sequencing.tcp_frames import Chain, Names, Packet
 
@@ -110,8 +110,10 @@ class TcpExchange:
         self._found = lambda claim: None
 
     def _learn(self, claim: Claim) -> None:
-        known = self._claims.get(claim.host)
-        if known == claim:
+        fault = fault_in(claim)
+        if fault is not None:
+            _logger.warning("not a claim of a sequencer host: %s", fault)
+        if fault is not None or self._claims.get(claim.host) == claim:
             return
         self._claims[claim.host] = claim
         if claim.address:

@@ -126,6 +126,15 @@ def test_a_full_buffer_drops_and_says_so() -> None:
     assert "buffer full" in of(b.take(event(0, 2), 0.0), fx.Report)[0].reason
 
 
+def test_a_full_buffer_takes_the_event_that_the_others_wait_for_and_knows_what_it_has_dropped() -> None:
+    b = DeliveryBuffer(capacity=1)
+    lane = b.add("t", 0, 0)
+    b.take(event(0, 2), 0.0)
+    assert of(b.take(event(0, 3), 0.0), fx.Report)
+    assert got(b.take(event(0, 1), 0.0)) == [(0, 1), (0, 2)]
+    assert b.missing(lane) == 3
+
+
 def test_the_buffer_knows_what_is_missing() -> None:
     b = buffer(0, 0)
     assert b.missing(b.lanes[0]) is None

@@ -95,6 +95,19 @@ def test_who_wants_a_topic_is_told_when_another_claimant_does_not_answer() -> No
     assert of(converse({"a": a, "b": b}, effects, late), fx.Persist)
 
 
+def test_a_host_asks_about_so_many_topics_at_a_time_and_no_more() -> None:
+    a = Host("a", 0, ("*",), "log-a", HostConfig(founding=2))
+    a.start([], ALONE, 0.0)
+    a.step(Locate("s", ("alone",)), 0.0)
+    a.step(fx.Claimed(1, "b", 1, "log-b", ("*",)), 0.0)
+    for topic in ("t1", "t2"):
+        assert sent(a.step(create(1, topic=topic), 0.0), Seek)
+    (refused,) = sent(a.step(create(1, topic="t3"), 1.0), Refused)
+    assert refused.reason == "host a asks others about 2 topics, its limit"
+    assert sent(a.step(Locate("s", ("alone",)), 1.0), Located), "nobody is asked about it"
+    assert sent(a.step(create(1, topic="t3"), a.state.config.lease), Seek), "what nobody wants any more makes room"
+
+
 def test_of_two_hosts_that_are_about_to_create_a_topic_only_one_does() -> None:
     a, b = overlapping()
     b.step(a.claim(), 0.0)

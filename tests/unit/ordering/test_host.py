@@ -475,6 +475,21 @@ def test_a_host_with_its_limit_of_topics_refuses_another() -> None:
     assert "its limit" in sent(a.step(create(1, topic="a.y"), 0.0), Refused)[0].reason
 
 
+def test_a_host_with_its_limit_of_subscribers_refuses_another() -> None:
+    a = with_topics("a.x", subscribers=1)
+    assert sent(a.step(register("s", 1, (0,)), 0.0), Registered)
+    (refused,) = sent(a.step(register("t", 1, (0,)), 0.0), Refused)
+    assert (refused.about, refused.reason) == ("limit", "host a has 1 subscribers, its limit")
+    assert sent(a.step(register("s", 2, (), (0,)), 0.0), Registered), "who is there may change and leave"
+
+
+def test_a_publisher_that_never_had_a_number_leaves_nothing_behind() -> None:
+    a = with_topics("a.x")
+    for number in range(100):
+        a.step(create(2, publisher=f"p{number}", low=1), 0.0)
+    assert a.state.topics["a.x"].lines == {}
+
+
 def voided_long_ago(disk: dict[str, AnyRecord], **config: object) -> Host:
     """A host that has voided number 1 of a.x, given number 2, and forgotten the tickets of both."""
     a = host(lease=10.0, retention=60.0, block=10, **config)
@@ -522,6 +537,30 @@ def test_of_voids_that_were_forgotten_the_host_says_that_it_does_not_know() -> N
         assert sent(late.step(Published("p", "a.x", 2, 2, 1), 200.0), Voided)
 
 
+def test_of_a_number_that_may_have_been_void_no_subscriber_is_told_that_an_event_is_lost() -> None:
+    a = host(lease=10.0, retention=60.0, voids=1)
+    for seq in (1, 2, 3):
+        a.step(create(seq), 0.0)
+    a.step(Published("p", "a.x", 3, 3, 1), 0.0)
+    for now in (10.0, 100.0):
+        a.step(fx.Tick(), now)
+    answers = sent(a.step(Missing("s", 0, 1, 3), 200.0), Void)
+    assert [(void.first, void.lost, void.doubtful) for void in answers] == [
+        (1, False, True), (2, False, False), (3, True, False),
+    ]  # fmt: skip
+
+
+def test_a_void_that_was_forgotten_beside_an_open_number_is_not_acknowledged_after_a_restart() -> None:
+    disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
+    a = host(lease=10.0, voids=1, block=10)
+    durable(a.step(create(1, publisher="open"), 0.0), disk)
+    for generation in (1, 2, 3):  # numbers 2 to 4; 2 and 3 become void
+        durable(a.step(create(1, publisher="p", generation=generation), 0.0), disk)
+    again, _ = restarted(disk, voids=1, block=10)
+    (refused,) = sent(again.step(Published("p", "a.x", 1, 2, 1), 101.0), Refused)
+    assert (refused.number, "no longer known" in refused.reason) == (2, True)
+
+
 def test_a_second_number_of_a_request_is_voided_as_soon_as_the_first_is_confirmed() -> None:
     disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
     durable(host(block=10).step(create(1), 0.0), disk)
@@ -558,3 +597,18 @@ def test_a_new_holder_tells_with_the_baseline_what_its_former_one_may_still_give
     again.step(fx.Tick(), 105.0)
     (later,) = sent(again.step(register("t", 1, (0,)), 105.0), Registered)
     assert later.unsure == (), "what nobody has confirmed is void"
+
+
+def test_numbers_in_doubt_that_are_in_too_many_pieces_are_waited_for() -> None:
+    disk: dict[str, AnyRecord] = {"epoch": EpochRecord(1)}
+    durable(host(block=10).step(create(1), 0.0), disk)
+    again, _ = restarted(disk, block=10, lease=5.0, unsure_ranges=2)
+    for number in (2, 4, 6):
+        again.step(Published("p", "a.x", number, number, 1), 100.0)
+    effects = again.step(register("s", 1, (0,)), 100.0)
+    assert [report.reason for report in of(effects, fx.Report)] == [
+        "s waits, at most for a lease: 4 ranges of numbers are in doubt, more than 2 are not told"
+    ]
+    assert (sent(effects, Registered), again.registry.known) == ([], {})
+    again.step(fx.Tick(), 105.0)
+    assert sent(again.step(register("s", 1, (0,)), 105.0), Registered)

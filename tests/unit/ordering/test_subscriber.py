@@ -267,6 +267,17 @@ def test_a_registration_that_is_refused_is_repeated_in_its_time_and_tells_the_re
     assert [one.version for one in sent(s.step(fx.Tick(), 0.5), Register)] == [2]
 
 
+def test_a_host_that_has_its_limit_of_subscribers_is_named_and_nothing_else_stops() -> None:
+    s = subscriber()
+    s.step(fx.Want(("a.x",)), 0.0)
+    s.step(fx.BusSubscribed("a.x"), 0.0)
+    s.step(Located(0, 1, ("a.x",), (0,)), 0.0)
+    s.step(Refused("limit", "", 1, 0, 1, "host a has 1 subscribers, its limit"), 0.1)
+    assert s.waits_for() == "refused by host a: host a has 1 subscribers, its limit"
+    assert not s.stopped
+    assert [again.version for again in sent(s.step(fx.Tick(), 1.0), Register)] == [1]
+
+
 def test_what_is_waited_for_is_named() -> None:
     s = subscriber()
     s.step(fx.Want(("a.x", "c.x")), 0.0)
@@ -407,11 +418,19 @@ def test_what_a_former_host_may_have_numbered_is_asked_for_until_its_successor_k
     subscribed_at_a_successor(s)
     assert sent(s.step(fx.Tick(), 1.0), Missing) == [Missing("s", 0, 6, 9)]
     assert s.step(Void(0, 6, 6, 1), 1.1) == [], "the word of the former holder settles nothing"
-    assert s.step(Void(0, 6, 7, 2, doubtful=True), 1.1) == [], "void: it comes again under another number"
+    assert s.step(Void(0, 6, 7, 2), 1.1) == [], "void for certain: it comes again under another number"
     assert sent(s.step(fx.Tick(), 2.0), Missing) == [Missing("s", 0, 8, 9)]
     assert s.step(Void(0, 8, 8, 2, lost=True), 2.1) == [fx.Gap("a.x", 8, 8, certain=False)]
     s.step(Void(0, 9, 9, 2), 2.1)
     assert sent(s.step(fx.Tick(), 3.0), Missing) == []
+
+
+def test_numbers_of_a_former_host_that_nobody_has_confirmed_are_an_uncertain_gap() -> None:
+    s = subscriber(resend=1.0)
+    subscribed_at_a_successor(s)
+    assert s.step(Void(0, 2, 7, 2, doubtful=True), 1.1) == [fx.Gap("a.x", 6, 7, certain=False)]
+    assert s.step(Void(0, 2, 9, 2, doubtful=True), 1.2) == [fx.Gap("a.x", 8, 9, certain=False)]
+    assert sent(s.step(fx.Tick(), 2.0), Missing) == [], "all is told"
 
 
 def test_a_durable_subscriber_remembers_what_a_former_host_may_have_numbered() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import DEADLINE
+from txlayer.connect import connect
 from txlayer.delivery import REPLAY_FOR
 from txlayer.errors import DecodeError, UsageError
 from txlayer.logs.memory import MemoryDisk
@@ -16,6 +19,7 @@ from txlayer.ordering.messages import Beat, Beside, Event, Hail
 from txlayer.ordering.timestamp import Stamp
 from txlayer.sequencing import claims, exchange, host_clock, stamps, tcp_frames
 from txlayer.sequencing.host_clock import HostClock
+from txlayer.sequencing.inbox import Inbox
 from txlayer.sequencing.open_log import open_disk
 
 numbers = st.integers(0, 2**40)
@@ -133,3 +137,44 @@ def test_logs_by_url(tmp_path: pytest.TempPathFactory) -> None:
     disk.close()
     with pytest.raises(UsageError, match="sqlite:///"):
         open_disk("x.db")
+
+
+def test_letters_beyond_the_limit_are_dropped_and_counted_and_claims_are_not() -> None:
+    inbox: Inbox[int] = Inbox(3)
+    inbox.take([1, 2])
+    inbox.take([3, 4])
+    inbox.take([5])
+    inbox.put(6)
+    assert (inbox.dropped(), inbox.dropped()) == (2, 0)
+    assert inbox.collect(0.0, 100) == [1, 2, 5, 6]
+    inbox.take([7, 8, 9])
+    inbox.take([10])
+    assert (inbox.collect(0.0, 2), inbox.dropped()) == ([7, 8, 9], 1)
+    inbox.end()
+    assert inbox.collect(0.0, 100) is None
+
+
+@pytest.mark.parametrize(
+    ("rank", "value"),
+    [
+        (9, b"{"),
+        (9, b"\xff"),
+        (9, b"[" * 100_000),
+        (-1, claims.Claim(-1, "b", 1, "log-b", ())),
+        (4096, claims.Claim(4096, "b", 1, "log-b", ())),
+        (9, claims.Claim(9, "b", 0, "log-b", ())),
+        (9, claims.Claim(9, "b", 1, "log-b", (), first=2)),
+        (9, claims.Claim(9, "", 1, "log-b", ())),
+        (9, claims.Claim(9, "client/p", 1, "log-b", ())),
+        (9, claims.Claim(8, "b", 1, "log-b", ())),
+    ],
+)
+def test_a_claim_that_cannot_be_is_not_found_and_those_beside_it_are(rank: int, value: bytes | claims.Claim) -> None:
+    good = claims.Claim(0, "a", 1, "log-a", ("*",))
+    body = value if isinstance(value, bytes) else msgspec.json.encode(value)
+    with connect("memory://claims") as bus:
+        bus.announce(f"{claims.KIND}/c/{rank}", body).wait(DEADLINE)
+        claims.announce(bus, "c", good).wait(DEADLINE)
+        found: list[claims.Claim] = []
+        claims.watch(bus, "c", found.append).close()
+    assert found == [good]

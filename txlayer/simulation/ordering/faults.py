@@ -72,6 +72,8 @@ class Faults:
         new = self.world.nodes[f"h{number}"]
         assert isinstance(new, HostNode)
         self.world.at(0.05 + 0.4 * self.world.rng.random(), old.step, new.host.claim())
+        for _ in range(self.world.plan.orphans):
+            self.world.at(0.4 * self.world.rng.random(), self.crash_publisher)
 
     def replace_log(self) -> None:
         """A host's log is given up, and the rank goes to another one; the former holder may still run."""

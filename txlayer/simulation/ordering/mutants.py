@@ -379,6 +379,25 @@ def _published_ignored_by_void(original: Any) -> Any:
     return expire
 
 
+def _settled_in_silence(original: Any) -> Any:
+    """Numbers in doubt below a baseline are taken for void."""
+
+    def settle_former(self: DeliveryBuffer, void: Void) -> Any:
+        gaps = original(self, void)
+        return [] if void.doubtful else gaps
+
+    return settle_former
+
+
+def _nothing_when_full(original: Any) -> Any:
+    """A full buffer does not even take the event that the others wait for."""
+
+    def take(self: DeliveryBuffer, event: Event, now: float) -> Any:
+        return [] if self.size >= self.capacity else original(self, event, now)
+
+    return take
+
+
 def _base_not_checked(original: Any) -> Any:
     def remember(self: DeliveryBuffer, lane: Any, first: int, last: int) -> None:
         return None
@@ -473,6 +492,9 @@ MUTANTS: dict[str, Mutant] = {
     "what a former host still numbers is not reported": Mutant(
         Subscriber, "_expect_former", _constant(None), ("fencing-unheard",)
     ),
+    "what a former host may have numbered is settled in silence": Mutant(
+        DeliveryBuffer, "settle_former", _settled_in_silence, ("fencing-orphans",)
+    ),
     "former hosts link to new ones": Mutant(Host, "_former", _constant(False), ("all-fenced",)),
     "an event on the bus has no deadline": Mutant(
         Publisher, "_in_doubt", lambda original: lambda self, lane, items, reason: [], ("deadlines",)
@@ -488,6 +510,7 @@ MUTANTS: dict[str, Mutant] = {
     "a broken operation is awaited": Mutant(Subscriber, "_break_off", _expected_for_ever, ("replaced-logs",)),
     "a topic is created without asking who has it": Mutant(Founding, "ask", _constant(None), ("overlapping-claims",)),
     "who has asked once never gives way": Mutant(Founding, "_waits", _never_gives_way, ("overlapping-claims",)),
+    "a full buffer takes nothing": Mutant(DeliveryBuffer, "take", _nothing_when_full, ("small-buffers",)),
     "a delta is placed without its base": Mutant(DeliveryBuffer, "_remember", _base_not_checked, ("lost-owners",)),
 }
 

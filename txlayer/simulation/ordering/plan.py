@@ -60,6 +60,8 @@ class Plan:
     block: int = 4
     arrival: float = 0.1
     apart: bool = False
+    orphans: int = 0
+    settle: float = 0.0
 
 
 SCENARIOS = (
@@ -94,6 +96,7 @@ SCENARIOS = (
     "fencing",
     "fencing-losses",
     "fencing-unheard",
+    "fencing-orphans",
     "all-fenced",
     "forged",
     "forgetful-directory",
@@ -101,6 +104,7 @@ SCENARIOS = (
     "replaced-unheard",
     "overlapping-claims",
     "lost-owners",
+    "small-buffers",
 )
 
 
@@ -243,6 +247,7 @@ def _mixed(plan: Plan, rng: Random) -> None:
 def _causal(plan: Plan, rng: Random) -> None:
     plan.causal, plan.mode = True, Mode.CAUSAL
     plan.client_loss = _rate(rng, 0.1)
+    plan.changes, plan.host_crashes, plan.new_topics = rng.choice((0, 4)), rng.choice((0, 0, 2)), rng.choice((0, 2))
 
 
 def _time_to_live(plan: Plan, rng: Random) -> None:
@@ -309,6 +314,13 @@ def _fencing_unheard(plan: Plan, rng: Random) -> None:
     plan.subscribers, plan.events, plan.burst = rng.randint(4, 6), rng.randint(80, 120), False
 
 
+def _fencing_orphans(plan: Plan, rng: Random) -> None:
+    """Publishers that a former holder has served die before they hear of the new one, and the bus loses events."""
+    _fencing_unheard(plan, rng)
+    plan.orphans, plan.bus_loss, plan.subscriber_crashes = rng.randint(1, 4), 0.3, rng.choice((0, 0, 2))
+    plan.changes = rng.choice((0, 4))
+
+
 def _all_fenced(plan: Plan, rng: Random) -> None:
     """All hosts get a second holder at once, among many stamps under way: former ones must not link to new ones."""
     _chain(plan, rng)
@@ -340,6 +352,12 @@ def _replaced_unheard(plan: Plan, rng: Random) -> None:
     plan.hosts, plan.topics, plan.subscribers, plan.batch = 2, rng.randint(2, 4), rng.randint(3, 4), 1
     plan.replaced_logs, plan.claim_delay, plan.bus_spread, plan.gaps_allowed = 1, 0.8, 0.3, True
     plan.events, plan.length, plan.chain_reorder = rng.randint(80, 120), 1.5, False
+
+
+def _small_buffers(plan: Plan, rng: Random) -> None:
+    """Subscribers have room for a few events only: what they drop must be asked for until it has its turn."""
+    plan.capacity, plan.bus_loss, plan.gaps_allowed = rng.choice((6, 8, 16)), rng.choice((0.0, 0.1)), True
+    plan.changes, plan.bus_spread, plan.settle = rng.choice((0, 3)), rng.choice((0.1, 0.25)), 20.0
 
 
 def _overlapping_claims(plan: Plan, rng: Random) -> None:
@@ -382,10 +400,12 @@ _SHAPES = {
     "fencing": _fencing,
     "fencing-losses": _fencing_losses,
     "fencing-unheard": _fencing_unheard,
+    "fencing-orphans": _fencing_orphans,
     "all-fenced": _all_fenced,
     "forged": _forged,
     "forgetful-directory": _forgetful_directory,
     "replaced-logs": _replaced_logs,
     "replaced-unheard": _replaced_unheard,
     "overlapping-claims": _overlapping_claims,
+    "small-buffers": _small_buffers,
 }

@@ -64,7 +64,7 @@ class World:
         self._schedule()
         plan = self.plan
         self.clock.after(plan.length, self.faults.heal)
-        end = plan.length + (2 * SETTLE if plan.bus_loss else SETTLE)
+        end = plan.length + (plan.settle or (2 * SETTLE if plan.bus_loss else SETTLE))
         while True:
             upcoming = self.clock.next_time()
             if upcoming is None or upcoming > end:
@@ -374,7 +374,7 @@ class World:
 
     def _arrive(self, source: Node, to: str, message: AnyMessage) -> None:
         zombie = self.faults.zombies.get(to)
-        if zombie is not None and zombie.host.fenced is None and self._goes_to_former(source):
+        if zombie is not None and zombie.alive and zombie.host.fenced is None and self._goes_to_former(source):
             zombie.step(message)
             return
         node = self.nodes.get(to)
