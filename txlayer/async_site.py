@@ -14,7 +14,7 @@ from txlayer.messages import Outcome, Status, TxId
 from txlayer.resources.port import Resource
 from txlayer.runtime.calls import Answer
 from txlayer.site_base import Begin, SiteBase
-from txlayer.transacting import ABORT_SECONDS, BEGIN_SECONDS, Face, Transacting, declared_name, raise_for
+from txlayer.transacting import ABORT_SECONDS, Face, Transacting, declared_name, raise_for
 
 
 class _Beginning:
@@ -95,7 +95,7 @@ class AsyncTransaction(Face):
         """Commit; the outcome if it committed, else `TransactionAborted`, `OutcomeUnknown`, ..."""
         core = self._open()
         within = within if within is not None else self._within
-        self.outcome = await settled(core, core.commit(within), within + BEGIN_SECONDS)
+        self.outcome = await settled(core, core.commit(), within)
         return raise_for(self.outcome)
 
     async def abort(self, reason: str = "") -> None:
@@ -194,9 +194,9 @@ class AsyncSite(SiteBase):
         within: float = 10.0,
     ) -> Outcome:
         """What became of a transaction; see `Site.outcome`."""
-        question = self._ask(tx, key, coordinator, within)
+        question = self._ask(tx, key, coordinator)
         try:
-            answer = await asyncio.wait_for(asyncio.wrap_future(question.answer), within + BEGIN_SECONDS)
+            answer = await asyncio.wait_for(asyncio.wrap_future(question.answer), within)
         except TimeoutError:
             answer = None
         except asyncio.CancelledError:

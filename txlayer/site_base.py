@@ -41,7 +41,7 @@ from txlayer.ports import Bus, SiteView
 from txlayer.receipt import Receipt
 from txlayer.resources.port import Resource
 from txlayer.runtime import directory
-from txlayer.runtime.calls import Answer, Call
+from txlayer.runtime.calls import Answer, Call, is_refusal
 from txlayer.runtime.engine import Engine, Settings, Threads
 from txlayer.runtime.inspection import TransactionView
 from txlayer.runtime.loop import Probe
@@ -360,7 +360,7 @@ class SiteBase:
 
     # Asking
 
-    def _ask(self, tx: TxId | str | None, key: str | None, coordinator: str | None, within: float) -> _Question:
+    def _ask(self, tx: TxId | str | None, key: str | None, coordinator: str | None) -> _Question:
         self._engine.check()
         if (tx is None) == (key is None):
             raise UsageError("ask by the transaction's id or by its key")
@@ -373,7 +373,7 @@ class SiteBase:
         with self._engine.calls.naming:
             call, answer, new = self._engine.calls.ask(name, tx)
             if not answer.done():
-                self._engine.post(AskCall(call.name, where, tx, name if key is not None else "", within))
+                self._engine.post(AskCall(call.name, where, tx, name if key is not None else ""))
         return _Question(self._engine, call, answer, new, self._elsewhere() if coordinator is None else [])
 
     def _elsewhere(self) -> list[str]:
@@ -423,7 +423,7 @@ class _Question:
 
     def note(self, answer: Answer | None) -> Outcome:
         """Known here; a keyed one is kept for whoever repeats the key. `OutcomeUnknown` if it is not known yet."""
-        if not isinstance(answer, Outcome) or answer.status is Status.PENDING:
+        if not isinstance(answer, Outcome) or answer.status is Status.PENDING or is_refusal(answer):
             self.drop()
             raise OutcomeUnknown(f"{self.call.tx or self.call.name[2:]}: not known yet, ask again later")
         if answer.final:

@@ -86,7 +86,7 @@ class Transacting:
                 what = f"a transaction with key {key!r} is open in this site"
                 raise UsageError(f"{what}: outcome(key={key!r}) tells its end")
             call = engine.calls.add(name)
-            call.in_steps = not plan.terms.one_shot
+            call.in_steps = call.publishing = not plan.terms.one_shot
             if plan.on_votes_missing is not None:
                 engine.surfacing.on_votes_missing[name] = plan.on_votes_missing
             answer = engine.calls.wait(call)
@@ -123,12 +123,12 @@ class Transacting:
         self.bytes = size
         self.engine.post(PublishCall(self.call.name, item))
 
-    def commit(self, within: float) -> Future[Answer]:
+    def commit(self) -> Future[Answer]:
         """Ask for the commit."""
         self.check_open("commit")
         self.end()
         answer = self.engine.calls.wait(self.call)
-        self.engine.post(CommitCall(self.call.name, within))
+        self.engine.post(CommitCall(self.call.name))
         return answer
 
     def abort(self, reason: str) -> Future[Answer]:
@@ -240,6 +240,7 @@ class Transacting:
     def end(self) -> None:
         """Its publisher is through: with its calls, and with what it has worked on."""
         self.ended = True
+        self.call.publishing = False
         for resource, _ in self.lent:
             resource.returned(self.id)
 

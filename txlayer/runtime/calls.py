@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from txlayer.effects import Opened, Resolve
-from txlayer.messages import Outcome, TxId
+from txlayer.messages import Outcome, Status, TxId
 
 T = TypeVar("T")
 Answer = Opened | Outcome
@@ -19,6 +19,14 @@ def fulfil(future: Future[T], value: T) -> None:
     """Answer who waits, unless that was cancelled: a task may be, at any moment."""
     if future.set_running_or_notify_cancel():
         future.set_result(value)
+
+
+def await_answer(future: Future[T], seconds: float) -> T | None:
+    """What is answered within so many seconds; then nobody waits for it any more. Others who do are left alone."""
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        return None if future.cancel() else future.result()
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +40,8 @@ class Call:
     """Of a transaction that was joined."""
     in_steps: bool = False
     """Its first answer is that it is open, which is no answer to others under its key."""
+    publishing: bool = False
+    """It was begun here and is not to end yet: nothing is known of its outcome."""
     outcome: Outcome | None = None
     """The final one."""
     aborting: Outcome | None = None
@@ -64,6 +74,10 @@ class Calls:
         call = own or self.add(name, tx)
         if known is not None:
             call.outcome = known
+        if call.publishing and call.outcome is None:
+            answer: Future[Answer] = Future()
+            fulfil(answer, Outcome(tx, name, Status.PENDING, final=False))
+            return call, answer, False
         return call, self.wait(call), own is None
 
     def wait(self, call: Call) -> Future[Answer]:
@@ -75,7 +89,7 @@ class Calls:
             elif call.outcome is not None:
                 answer.set_result(call.outcome)
             else:
-                call.waiting.append(answer)
+                call.waiting = [*(one for one in call.waiting if not one.cancelled()), answer]
         return answer
 
     def remove(self, call: Call) -> bool:
@@ -121,7 +135,7 @@ class Calls:
                 answer.set_exception(error)
 
     def _remember(self, outcome: Outcome) -> None:
-        if outcome.tx is None:
+        if outcome.tx is None or is_refusal(outcome):
             return
         self.known.setdefault(outcome.tx, outcome)
         if len(self.known) > REMEMBERED:
@@ -132,3 +146,8 @@ class Calls:
             waiting, call.waiting = call.waiting, []
         for one in waiting:
             fulfil(one, answer)
+
+
+def is_refusal(outcome: Outcome) -> bool:
+    """Whether a coordinator has refused what this site said: that tells nothing of what becomes of the transaction."""
+    return outcome.status is Status.REFUSED and bool(outcome.by)

@@ -1,0 +1,139 @@
+"""Several threads with one transaction: each has a deadline of its own, and none takes the other's answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.conftest import DEADLINE, eventually
+from tests.sites.conftest import Notes, Sites
+from txlayer import Access, Event, MemberTransaction, Participant, Scope, Site, Status
+from txlayer.errors import OutcomeUnknown, TransactionRefused
+
+Run = Callable[..., Future[Any]]
+
+
+@pytest.fixture
+def aside() -> Iterator[Run]:
+    """Runs something on another thread."""
+    with ThreadPoolExecutor() as threads:
+        yield threads.submit
+
+
+class Slow(Participant):
+    """Takes part when it is told to, and votes when it is told to."""
+
+    joins, votes, asked = threading.Event(), threading.Event(), threading.Event()
+
+    def on_join(self, tx: MemberTransaction) -> Scope:
+        assert self.joins.wait(DEADLINE)
+        return Scope.DISTRIBUTED
+
+    def on_event(self, tx: MemberTransaction, event: Event) -> None: ...
+
+    def on_prepare(self, tx: MemberTransaction) -> None:
+        self.asked.set()
+        assert self.votes.wait(DEADLINE)
+
+
+@pytest.fixture
+def slow() -> Iterator[type[Slow]]:
+    class Own(Slow):
+        joins, votes, asked = threading.Event(), threading.Event(), threading.Event()
+
+    yield Own
+    Own.joins.set()
+    Own.votes.set()
+
+
+def publisher_of(sites: Sites, type: str, handler: Any) -> Site:
+    member, publisher = sites.member("m", type, handler), sites.start("p")
+    sites.know(publisher, type, member)
+    return publisher
+
+
+def waits(publisher: Site, many: int) -> None:
+    """Wait until so many threads wait for answers."""
+    calls = publisher._engine.calls
+    eventually(lambda: sum(len(call.waiting) for call in list(calls.open.values())) == many)
+
+
+def test_a_question_does_not_shorten_a_commit(memory_sites: Sites, slow: type[Slow], aside: Run) -> None:
+    publisher = publisher_of(memory_sites, memory_sites.name("orders"), slow)
+    slow.joins.set()
+    tx = publisher.transaction(memory_sites.name("orders")).start()
+    tx.publish("x")
+    commit = aside(tx.commit, within=DEADLINE)
+    assert slow.asked.wait(DEADLINE)
+    with pytest.raises(OutcomeUnknown):
+        publisher.outcome(tx.id, within=0.05)
+    assert not commit.done()
+    slow.votes.set()
+    assert commit.result(DEADLINE).status is Status.COMMITTED
+
+
+def test_a_commit_does_not_shorten_a_question(memory_sites: Sites, slow: type[Slow], aside: Run) -> None:
+    publisher = publisher_of(memory_sites, memory_sites.name("orders"), slow)
+    slow.joins.set()
+    tx = publisher.transaction(memory_sites.name("orders"), key="7").start()
+    tx.publish("x")
+    with pytest.raises(OutcomeUnknown):
+        tx.commit(within=0.05)
+    by_id = aside(publisher.outcome, tx.id, within=DEADLINE)
+    by_key = aside(publisher.outcome, key="7", within=DEADLINE)
+    waits(publisher, 2)
+    with pytest.raises(OutcomeUnknown):
+        publisher.outcome(tx.id, within=0.05)
+    assert not by_id.done()
+    assert not by_key.done()
+    slow.votes.set()
+    assert [one.result(DEADLINE).status for one in (by_id, by_key)] == [Status.COMMITTED] * 2
+
+
+def test_a_question_does_not_end_a_beginning(memory_sites: Sites, slow: type[Slow], aside: Run) -> None:
+    publisher = publisher_of(memory_sites, memory_sites.name("orders"), slow)
+    tx = publisher.transaction(memory_sites.name("orders"), key="7")
+    begun = aside(tx.start)
+    waits(publisher, 1)
+    with pytest.raises(OutcomeUnknown):
+        publisher.outcome(key="7", within=DEADLINE)
+    assert not begun.done()
+    slow.joins.set()
+    slow.votes.set()
+    begun.result(DEADLINE)
+    assert tx.commit().status is Status.COMMITTED
+
+
+def test_who_joined_may_ask_and_go_on_publishing(memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("orders")
+    host, joiner = memory_sites.start("host", hosts=True), memory_sites.start("j")
+    publisher = publisher_of(memory_sites, type, notes.handler("m"))
+    with publisher.transaction(type, access=Access.MULTI, coordinator=host.name) as tx:
+        with joiner.join_transaction(id=tx.id) as joined:
+            joined.publish("before")
+            with pytest.raises(OutcomeUnknown):
+                joiner.outcome(tx.id, within=0.05)
+            joined.publish("after")
+        tx.publish("last")
+    assert notes.of("m") == ["before", "after", "last"]
+    assert joiner.outcome(tx.id).status is Status.COMMITTED
+
+
+def test_a_refused_event_is_not_the_outcome_of_its_transaction(memory_sites: Sites, notes: Notes) -> None:
+    type = memory_sites.name("orders")
+    host, joiner = memory_sites.start("host", hosts=True), memory_sites.start("j")
+    publisher = publisher_of(memory_sites, type, notes.handler("m"))
+    tx = publisher.transaction(type, access=Access.MULTI, coordinator=host.name).start()
+
+    def publish_late() -> None:
+        with joiner.join_transaction(id=tx.id) as joined:
+            tx.commit()
+            joined.publish("late")
+
+    with pytest.raises(TransactionRefused):
+        publish_late()
+    assert joiner.outcome(tx.id).status in (Status.COMMITTED, Status.FINISHED)
