@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -111,6 +112,8 @@ class SiteBase:
         )  # fmt: skip
         self._engine = Engine(settings, self._application)
         self._plain: PlainEvents | None = None
+        self._listening = threading.Lock()
+        """Held while plain events begin to be received: each subscriber receives them once."""
         self._enlisted: set[str] = set()
 
     @property
@@ -193,9 +196,16 @@ class SiteBase:
     def _add(self, subscriber: Subscriber) -> None:
         if self._engine.started:
             self._engine.check()
-        self._engine.subscribe(subscriber)
-        if self._plain is not None and subscriber.plain:
-            self._plain.listen(subscriber)
+        with self._listening:
+            plain = self._plain if subscriber.plain else None
+            if plain is not None:
+                plain.listen(subscriber)  # first: whoever sees that this site subscribes may publish at once
+            try:
+                self._engine.subscribe(subscriber)
+            except BaseException:
+                if plain is not None:
+                    plain.forget([subscriber])
+                raise
 
     def _type_name(self, given: str | type) -> str:
         if isinstance(given, str):
@@ -207,13 +217,23 @@ class SiteBase:
     # Life
 
     def _start(self) -> None:
-        self._engine.start()
-        if self._plain is None:
-            self._plain = PlainEvents(self._engine.bus, self._application)
-            self._engine.on_types = self._plain.on_types
-            for subscriber in self._application.subscribers:
-                if subscriber.plain:
-                    self._plain.listen(subscriber)
+        with self._listening:
+            self._engine.start()
+            if self._plain is not None:
+                return
+            try:
+                self._listen()
+                self._engine.show()
+            except BaseException:
+                self._close(1.0)
+                raise
+
+    def _listen(self) -> None:
+        self._plain = PlainEvents(self._engine.bus, self._application)
+        self._engine.on_types = self._plain.on_types
+        for subscriber in self._application.subscribers:
+            if subscriber.plain:
+                self._plain.listen(subscriber)
 
     def _close(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout

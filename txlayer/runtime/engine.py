@@ -24,7 +24,7 @@ from txlayer.effects import (
     Send,
     UnfollowCall,
 )
-from txlayer.errors import Closed, SiteStalled, TxLayerError, UsageError
+from txlayer.errors import BusError, Closed, SiteStalled, TxLayerError, UsageError
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.port import Disk
 from txlayer.logs.record_log import Identity as LogIdentity
@@ -67,6 +67,9 @@ _T = TypeVar("_T")
 MOST_WAITING = 50_000
 """Messages that a site may be behind."""
 _SWEEP_SECONDS = 1.0
+_SHOWN_SECONDS = 30.0
+_NOTHING = {TYPES: "", HOSTS: "no"}
+"""What a site shows that takes part in nothing: it comes, or goes."""
 _FRAME_ROOM = 4096
 """Bytes that a message needs beside its events."""
 _MEMBER_ROOM = 40
@@ -116,6 +119,9 @@ class Engine:
         self.draining = False
         self.started = False
         self.closed = False
+        self._shows = False
+        self._seen = threading.Event()
+        """Others can see what this site subscribes to, as it does itself."""
         self.resources: ResourceGroup | None = None
         self._types_watch: Any = None
         self._pid = os.getpid()
@@ -136,6 +142,17 @@ class Engine:
             self._pid = os.getpid()
             self._open()
             self.started = True
+
+    def show(self) -> None:
+        """Everything here listens: tell others what this site subscribes to. They may publish at once."""
+        with self._lock:
+            assert self.wires.presence is not None
+            self._shows = True
+            if self._info() == _NOTHING:
+                return
+            self.wires.presence.update(self._info())
+        if not self._seen.wait(_SHOWN_SECONDS):
+            raise BusError(f"the bus did not show site {self.settings.name!r} within {_SHOWN_SECONDS} s")
 
     def _open(self) -> None:
         settings = self.settings
@@ -266,7 +283,8 @@ class Engine:
 
     def _drain(self, deadline: float) -> None:
         if self.loop.error is None and self.wires.presence is not None:
-            self.wires.presence.update({**self._info(), TYPES: "", HOSTS: "no"})
+            self._shows = False
+            self.wires.presence.update(self._info())
             self.loop.post(Closing())
         patient = min(deadline, time.monotonic() + 2.0)
         pause = threading.Event()
@@ -447,6 +465,8 @@ class Engine:
         return sorted({below for name in names for below in self.application.types.descendants(name)})
 
     def _info(self) -> dict[str, str]:
+        if not self._shows:
+            return _NOTHING
         return {TYPES: "\n".join(self._types()), HOSTS: "yes" if self.settings.hosts else "no"}
 
     def _on_type(self, key: str, entry: directory.AdvertisedType | None) -> None:
@@ -482,6 +502,8 @@ class Engine:
         life, log = view.identity.life, view.identity.incarnation
         self.loop.post(PresenceChanged(view.name, life, alive, types_of(view), log))
         self.neighbours.views[view.name] = view  # last: whoever sees it here may begin, and the roles must know of it
+        if view.name == self.settings.name and view.identity == self.identity and view.info != _NOTHING:
+            self._seen.set()
         if alive:
             self._read_chains(view, anew=False)
 
