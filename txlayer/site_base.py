@@ -217,6 +217,8 @@ class SiteBase:
     # Life
 
     def _start(self) -> None:
+        if self._engine.started:
+            self._engine.check_process()  # first: locks may be held there for ever
         with self._listening:
             self._engine.start()
             if self._plain is not None:
@@ -236,6 +238,8 @@ class SiteBase:
                 self._plain.listen(subscriber)
 
     def _close(self, timeout: float) -> None:
+        if self._engine.elsewhere():
+            return
         deadline = time.monotonic() + timeout
         if self._plain is not None and not self._engine.closed:
             self._plain.close(timeout / 2)  # listeners that hang leave the rest to transactions

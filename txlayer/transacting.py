@@ -28,7 +28,7 @@ from txlayer.event_types import EventType, declared
 from txlayer.filters import text
 from txlayer.messages import NAMELESS, Item, Outcome, Status, Terms, TxId
 from txlayer.resources.port import Resource
-from txlayer.runtime.calls import Answer, Call, fulfil
+from txlayer.runtime.calls import Answer, Call
 from txlayer.runtime.engine import Engine
 from txlayer.runtime.membership import Membership
 from txlayer.runtime.workshop import Lend
@@ -187,17 +187,19 @@ class Transacting:
 
     def accepted(self) -> Future[None]:
         """Completes when the coordinator has all events of this publisher."""
-        done: Future[None] = Future()
+        accepted = self.engine.calls.promise()
 
         def look() -> None:
+            if accepted.done():
+                return  # nobody waits for it any more
             publisher = self.engine.participant.publishers.get(self.call.name)
-            if publisher is None or not publisher.unaccepted or self.call.outcome is not None or done.cancelled():
-                fulfil(done, None)
+            if publisher is None or not publisher.unaccepted or self.call.outcome is not None:
+                self.engine.calls.keep(accepted)
             else:
                 self.engine.loop.later(0.005, look)
 
         self.engine.loop.post(look)
-        return done
+        return accepted
 
     def work(self, resource: Resource) -> Any:
         """What a resource of this site offers to work with inside the transaction. Its member rolls it back."""

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import DEADLINE, eventually
 from tests.sites.conftest import Notes, Sites
 from txlayer import Access, Event, MemberTransaction, Participant, Scope, Site, Status
-from txlayer.errors import OutcomeUnknown, TransactionRefused
+from txlayer.errors import Closed, OutcomeUnknown, TransactionRefused
 
 Run = Callable[..., Future[Any]]
 
@@ -137,3 +137,44 @@ def test_a_refused_event_is_not_the_outcome_of_its_transaction(memory_sites: Sit
     with pytest.raises(TransactionRefused):
         publish_late()
     assert joiner.outcome(tx.id).status in (Status.COMMITTED, Status.FINISHED)
+
+
+# A site that is closed meanwhile
+
+
+def test_a_site_that_two_threads_close_is_taken_apart_once(memory_sites: Sites, aside: Run) -> None:
+    site = memory_sites.start("p", log=memory_sites.file("p"))
+    engine, parts, drains = site._engine, list[str](), list[str]()
+    drain, apart, go_on = engine._drain, engine._take_apart, threading.Event()
+
+    def drain_slowly(deadline: float) -> None:
+        drains.append(threading.current_thread().name)
+        assert len(drains) > 1 or go_on.wait(DEADLINE)
+        drain(deadline)
+
+    engine._drain = drain_slowly  # type: ignore[method-assign]
+    engine._take_apart = lambda timeout: (parts.append("x"), apart(timeout))[1]  # type: ignore[method-assign]
+    first = aside(site.close)
+    eventually(lambda: drains)
+    second = aside(site.close, timeout=0.0)
+    second.result(DEADLINE)
+    go_on.set()
+    first.result(DEADLINE)
+    assert len(parts) == 1
+    site.close()
+    assert len(parts) == 1
+
+
+def test_who_waits_for_events_to_be_accepted_hears_that_the_site_is_closed(memory_sites: Sites, aside: Run) -> None:
+    type = memory_sites.name("orders")
+    host, publisher, joiner = (memory_sites.start(name, hosts=name == "h") for name in ("h", "p", "j"))
+    tx = publisher.transaction(type, access=Access.MULTI, coordinator=host.name, census_within=0.1).start()
+    joined = joiner.join_transaction(id=tx.id, within=10 * DEADLINE).start()
+    assert host._engine.wires.subscription is not None
+    host._engine.wires.subscription.close()  # it hears nothing any more
+    joined.publish("x")
+    leaving = aside(joined.__exit__, None, None, None)
+    eventually(lambda: joiner._engine.calls.promises)
+    joiner.close(timeout=0.1)
+    with pytest.raises(Closed):
+        leaving.result(DEADLINE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from txlayer.effects import Opened, Resolve
 from txlayer.messages import Outcome, Status, TxId
@@ -59,6 +59,8 @@ class Calls:
     naming: threading.Lock = field(default_factory=threading.Lock)
     """Held from the look at `open` until what follows from it is posted: the roles hear of the calls under one key in
     the order in which they came and went."""
+    promises: list[Future[None]] = field(default_factory=list)
+    """What else application threads wait for."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _error: Exception | None = None
 
@@ -91,6 +93,24 @@ class Calls:
             else:
                 call.waiting = [*(one for one in call.waiting if not one.cancelled()), answer]
         return answer
+
+    def promise(self) -> Future[None]:
+        """Something that the turn will keep, unless the site stops."""
+        promised: Future[None] = Future()
+        with self._lock:
+            if self._error is not None:
+                promised.set_exception(self._error)
+            else:
+                self.promises = [*(one for one in self.promises if not one.done()), promised]
+        return promised
+
+    def keep(self, promised: Future[None]) -> None:
+        """In the turn: it is so. Unless `fail` has been first."""
+        with self._lock:
+            if promised not in self.promises:
+                return
+            self.promises.remove(promised)
+        fulfil(promised, None)
 
     def remove(self, call: Call) -> bool:
         """Nobody asks any more. False if that was known: another call may have its name by now."""
@@ -127,7 +147,9 @@ class Calls:
         """The site stops: whoever waits, or will wait, hears why."""
         with self._lock:
             self._error = error
-            waiting = [answer for call in self.open.values() for answer in call.waiting]
+            waiting: list[Future[Any]] = [answer for call in self.open.values() for answer in call.waiting]
+            waiting += self.promises
+            self.promises = []
             for call in self.open.values():
                 call.waiting = []
         for answer in waiting:

@@ -119,6 +119,7 @@ class Engine:
         self.draining = False
         self.started = False
         self.closed = False
+        self._gone = threading.Event()
         self._shows = False
         self._seen = threading.Event()
         """Others can see what this site subscribes to, as it does itself."""
@@ -267,19 +268,27 @@ class Engine:
 
     def close(self, timeout: float) -> None:
         """Take no new work, let what runs finish, leave the rest to the log."""
-        if os.getpid() != self._pid:
+        if self.elsewhere():
             return  # the threads are the parent's
         with self._lock:
-            if self.closed or not self.started:
+            if not self.started:
                 self.closed = True
                 return
+            first = not self.draining
             self.draining = self.members.closing = True
+        if not first:
+            self._gone.wait(timeout)  # another thread is at it
+            return
         deadline = time.monotonic() + timeout
-        self._drain(deadline)
-        with self._lock:
-            self.closed = True
-        self.calls.fail(Closed(f"site {self.settings.name!r} was closed before the outcome was known"))
-        self._take_apart(max(1.0, deadline - time.monotonic()))
+        try:
+            self._drain(deadline)
+            with self._lock:
+                self.closed = True
+            self.calls.fail(Closed(f"site {self.settings.name!r} was closed before the outcome was known"))
+            self._take_apart(max(1.0, deadline - time.monotonic()))
+        finally:
+            self._seen.set()  # who is about to start it
+            self._gone.set()
 
     def _drain(self, deadline: float) -> None:
         if self.loop.error is None and self.wires.presence is not None:
@@ -337,17 +346,25 @@ class Engine:
 
     def check(self, new: bool = True) -> None:
         """Refuse what cannot work any more, and say why. While the site drains, only what is `new` is refused."""
-        if os.getpid() != self._pid:
-            raise UsageError(
-                f"site {self.settings.name!r} was made in another process and does not work after a fork: "
-                "make a site of its own name in each process"
-            )
+        self.check_process()
         if self.closed or (self.draining and new):
             raise Closed(f"site {self.settings.name!r} is closed")
         if not self.started:
             raise UsageError(f"site {self.settings.name!r} is not started: `with site:` or `site.start()`")
         if self.loop.error is not None:
             raise Closed(f"site {self.settings.name!r} has stopped: {self.loop.error}") from self.loop.error
+
+    def elsewhere(self) -> bool:
+        """Whether everything behind this site is in another process, from which this one was forked."""
+        return os.getpid() != self._pid
+
+    def check_process(self) -> None:
+        """Refuse to work after a fork."""
+        if self.elsewhere():
+            raise UsageError(
+                f"site {self.settings.name!r} was made in another process and does not work after a fork: "
+                "make a site of its own name in each process"
+            )
 
     def post(self, event: Input) -> None:
         """Hand an event to the roles."""
