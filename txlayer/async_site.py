@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from txlayer.errors import Closed, OutcomeUnknown, UsageError
-from txlayer.messages import Outcome, Status, TxId
+from txlayer.messages import Outcome, TxId
 from txlayer.resources.port import Resource
 from txlayer.runtime.calls import Answer
 from txlayer.site_base import Begin, SiteBase
@@ -142,7 +142,11 @@ class AsyncSite(SiteBase):
     async def start(self) -> Self:
         """Connect, open the log, take up what an earlier run left, and begin to receive."""
         self._application.loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._start)
+        try:
+            await asyncio.to_thread(self._start)
+        except asyncio.CancelledError:  # the thread goes on, and nobody else would close what it starts
+            threading.Thread(target=self._abandon, name="txlayer-abandon", daemon=True).start()
+            raise
         return self
 
     async def close(self, timeout: float = 10.0) -> None:
@@ -207,13 +211,15 @@ class AsyncSite(SiteBase):
 
 async def settled(core: Transacting, answer: Future[Answer], seconds: float) -> Outcome:
     """Await an outcome; the caller knows it then. Not known in time, or the site closed: pending."""
-    pending = Outcome(core.call.tx, core.call.name, Status.PENDING, final=False)
     try:
         outcome = await asyncio.wait_for(asyncio.wrap_future(answer), seconds)
     except TimeoutError:
-        return pending
+        return core.not_known()
+    except asyncio.CancelledError:
+        core.not_known()
+        raise
     except Closed as exc:
-        raise OutcomeUnknown(f"{core.call.tx}: {exc}", pending) from exc
+        raise OutcomeUnknown(f"{core.call.tx}: {exc}", core.not_known()) from exc
     assert isinstance(outcome, Outcome), "an ending call is answered by an outcome"
     core.take_note(outcome)
     return outcome

@@ -230,6 +230,11 @@ class SiteBase:
                 self._close(1.0)
                 raise
 
+    def _abandon(self) -> None:
+        """Close what another thread is starting, when it is through."""
+        with self._listening:
+            self._close(1.0)
+
     def _listen(self) -> None:
         self._plain = PlainEvents(self._engine.bus, self._application)
         self._engine.on_types = self._plain.on_types

@@ -157,6 +157,12 @@ class Transacting:
         status = Status.ABORTED if definite else Status.PENDING
         return Outcome(self.call.tx, self.call.name, status, reason=reason, final=definite)
 
+    def not_known(self) -> Outcome:
+        """Its caller does not wait any longer. If it has nothing to ask by, nobody else does either."""
+        if self.call.tx is None and not (self.plan is not None and self.plan.key):
+            self.leave()
+        return Outcome(self.call.tx, self.call.name, Status.PENDING, final=False)
+
     def not_opened(self, outcome: Outcome) -> Outcome:
         """The first answer was an outcome: it was refused, or its key names one that has ended."""
         self.ended = True

@@ -95,6 +95,9 @@ class Transaction(Face):
             self.outcome = core.give_up()
             raise_for(self.outcome)
             return
+        except BaseException:  # of a signal, perhaps: nobody else would end it
+            core.give_up()
+            raise
         if isinstance(opened, Outcome):
             self.outcome = opened
             core.not_opened(opened)
@@ -108,7 +111,7 @@ def settled(core: Transacting, answer: Future[Answer], seconds: float) -> Outcom
     except Closed as exc:
         raise OutcomeUnknown(f"{tx}: {exc}", Outcome(tx, core.call.name, Status.PENDING, final=False)) from exc
     if outcome is None:
-        return Outcome(tx, core.call.name, Status.PENDING, final=False)
+        return core.not_known()
     assert isinstance(outcome, Outcome), "an ending call is answered by an outcome"
     core.take_note(outcome)
     return outcome

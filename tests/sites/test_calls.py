@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.conftest import DEADLINE, eventually
 from tests.sites.conftest import Notes, Sites
-from txlayer import Access, Event, MemberTransaction, Participant, Scope, Site, Status
+from txlayer import Access, AsyncSite, Event, MemberTransaction, Participant, Scope, Site, Status
 from txlayer.errors import Closed, OutcomeUnknown, TransactionRefused
+from txlayer.site_base import SiteBase
 
 Run = Callable[..., Future[Any]]
 
@@ -56,7 +59,7 @@ def publisher_of(sites: Sites, type: str, handler: Any) -> Site:
     return publisher
 
 
-def waits(publisher: Site, many: int) -> None:
+def waits(publisher: SiteBase, many: int) -> None:
     """Wait until so many threads wait for answers."""
     calls = publisher._engine.calls
     eventually(lambda: sum(len(call.waiting) for call in list(calls.open.values())) == many)
@@ -139,7 +142,72 @@ def test_a_refused_event_is_not_the_outcome_of_its_transaction(memory_sites: Sit
     assert joiner.outcome(tx.id).status in (Status.COMMITTED, Status.FINISHED)
 
 
+def silent_host(sites: Sites) -> Site:
+    """It is there, and hears nothing."""
+    host = sites.start("h", hosts=True)
+    assert host._engine.wires.subscription is not None
+    host._engine.wires.subscription.close()
+    return host
+
+
+def is_forgotten(publisher: SiteBase) -> None:
+    """Wait until the site has nothing left of any call."""
+    eventually(lambda: not publisher._engine.calls.open and not publisher._engine.participant.publishers)
+
+
+def test_a_call_that_nobody_can_ask_about_is_forgotten_at_its_deadline(memory_sites: Sites) -> None:
+    host, publisher = silent_host(memory_sites), memory_sites.start("p")
+    with pytest.raises(OutcomeUnknown):
+        publisher.send(memory_sites.name("orders"), ["x"], coordinator=host.name, within=0.05)
+    is_forgotten(publisher)
+    with pytest.raises(OutcomeUnknown):
+        publisher.send(memory_sites.name("orders"), ["x"], coordinator=host.name, within=0.05, key="7")
+    assert list(publisher._engine.calls.open) == ["k:7"]
+
+
+def test_a_call_that_nobody_can_ask_about_is_forgotten_with_its_task(memory_sites: Sites) -> None:
+    host, site = silent_host(memory_sites), AsyncSite(memory_sites.name("p"), bus=memory_sites.url, log="memory://")
+
+    async def main() -> None:
+        async with site:
+            sending = asyncio.create_task(site.send(memory_sites.name("orders"), ["x"], coordinator=host.name))
+            await asyncio.to_thread(waits, site, 1)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            await asyncio.to_thread(is_forgotten, site)
+
+    asyncio.run(main())
+
+
+def test_a_start_that_is_interrupted_gives_the_transaction_up(memory_sites: Sites) -> None:
+    host, publisher = silent_host(memory_sites), memory_sites.start("p")
+    tx = publisher.transaction(memory_sites.name("orders"), coordinator=host.name)
+    begin, answer = tx._begin, Mock(result=Mock(side_effect=KeyboardInterrupt))
+    tx._begin = lambda: (begin()[0], answer)
+    with pytest.raises(KeyboardInterrupt):
+        tx.start()
+    is_forgotten(publisher)
+
+
 # A site that is closed meanwhile
+
+
+def test_a_site_whose_start_was_cancelled_is_closed(memory_sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = AsyncSite(memory_sites.name("p"), bus=memory_sites.url, log="memory://")
+    reached, go_on, show = threading.Event(), threading.Event(), site._engine.show
+    monkeypatch.setattr(site._engine, "show", lambda: (reached.set(), go_on.wait(DEADLINE), show()))
+
+    async def main() -> None:
+        starting = asyncio.create_task(site.start())
+        await asyncio.to_thread(reached.wait, DEADLINE)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        go_on.set()
+
+    asyncio.run(main())
+    eventually(site._engine._gone.is_set)
 
 
 def test_a_site_that_two_threads_close_is_taken_apart_once(memory_sites: Sites, aside: Run) -> None:
