@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from txlayer.errors import Closed, OutcomeUnknown, UsageError
-from txlayer.messages import Outcome, Status, TxId
+from txlayer.messages import Outcome, TxId
 from txlayer.resources.port import Resource
 from txlayer.runtime.calls import Answer
 from txlayer.site_base import Begin, SiteBase
-from txlayer.transacting import ABORT_SECONDS, BEGIN_SECONDS, Face, Transacting, declared_name, raise_for
+from txlayer.transacting import ABORT_SECONDS, Face, Transacting, declared_name, raise_for
 
 
 class _Beginning:
@@ -95,7 +95,7 @@ class AsyncTransaction(Face):
         """Commit; the outcome if it committed, else `TransactionAborted`, `OutcomeUnknown`, ..."""
         core = self._open()
         within = within if within is not None else self._within
-        self.outcome = await settled(core, core.commit(within), within + BEGIN_SECONDS)
+        self.outcome = await settled(core, core.commit(), within)
         return raise_for(self.outcome)
 
     async def abort(self, reason: str = "") -> None:
@@ -142,7 +142,11 @@ class AsyncSite(SiteBase):
     async def start(self) -> Self:
         """Connect, open the log, take up what an earlier run left, and begin to receive."""
         self._application.loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._start)
+        try:
+            await asyncio.to_thread(self._start)
+        except asyncio.CancelledError:  # the thread goes on, and nobody else would close what it starts
+            threading.Thread(target=self._abandon, name="txlayer-abandon", daemon=True).start()
+            raise
         return self
 
     async def close(self, timeout: float = 10.0) -> None:
@@ -194,9 +198,9 @@ class AsyncSite(SiteBase):
         within: float = 10.0,
     ) -> Outcome:
         """What became of a transaction; see `Site.outcome`."""
-        question = self._ask(tx, key, coordinator, within)
+        question = self._ask(tx, key, coordinator)
         try:
-            answer = await asyncio.wait_for(asyncio.wrap_future(question.answer), within + BEGIN_SECONDS)
+            answer = await asyncio.wait_for(asyncio.wrap_future(question.answer), within)
         except TimeoutError:
             answer = None
         except asyncio.CancelledError:
@@ -207,13 +211,15 @@ class AsyncSite(SiteBase):
 
 async def settled(core: Transacting, answer: Future[Answer], seconds: float) -> Outcome:
     """Await an outcome; the caller knows it then. Not known in time, or the site closed: pending."""
-    pending = Outcome(core.call.tx, core.call.name, Status.PENDING, final=False)
     try:
         outcome = await asyncio.wait_for(asyncio.wrap_future(answer), seconds)
     except TimeoutError:
-        return pending
+        return core.not_known()
+    except asyncio.CancelledError:
+        core.not_known()
+        raise
     except Closed as exc:
-        raise OutcomeUnknown(f"{core.call.tx}: {exc}", pending) from exc
+        raise OutcomeUnknown(f"{core.call.tx}: {exc}", core.not_known()) from exc
     assert isinstance(outcome, Outcome), "an ending call is answered by an outcome"
     core.take_note(outcome)
     return outcome

@@ -436,7 +436,7 @@ class PublishCall(Struct, frozen=True):
 
 
 class CommitCall(Struct, frozen=True):
-    """A caller commits; it hears an outcome within `within` seconds, `PENDING` at worst."""
+    """A caller commits. `within` is how long it waits: it keeps the time itself."""
 
     call: str
     within: float = 30.0
@@ -457,7 +457,7 @@ class WaitLonger(Struct, frozen=True):
 
 
 class AskCall(Struct, frozen=True):
-    """A caller asks what became of a transaction, by id or by key."""
+    """A caller asks what became of a transaction, by id or by key. `within` is how long it waits itself."""
 
     call: str
     coordinator: str

@@ -7,8 +7,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from txlayer.messages import Outcome, TxId
+from txlayer.runtime.calls import await_answer
 from txlayer.site_base import SiteBase
-from txlayer.transacting import BEGIN_SECONDS, Transacting, raise_for
+from txlayer.transacting import Transacting, raise_for
 from txlayer.transaction import Transaction, settled
 
 
@@ -81,8 +82,5 @@ class Site(SiteBase):
         `FINISHED`; this site still knows for a while. Under a key it is kept, by the coordinator that had it: without
         `coordinator=` this site alone is asked, and says `UNKNOWN` of a key that another one may have had.
         """
-        question = self._ask(tx, key, coordinator, within)
-        try:
-            return question.note(question.answer.result(within + BEGIN_SECONDS))
-        except TimeoutError:
-            return question.note(None)
+        question = self._ask(tx, key, coordinator)
+        return question.note(await_answer(question.answer, within))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -41,7 +42,7 @@ from txlayer.ports import Bus, SiteView
 from txlayer.receipt import Receipt
 from txlayer.resources.port import Resource
 from txlayer.runtime import directory
-from txlayer.runtime.calls import Answer, Call
+from txlayer.runtime.calls import Answer, Call, is_refusal
 from txlayer.runtime.engine import Engine, Settings, Threads
 from txlayer.runtime.inspection import TransactionView
 from txlayer.runtime.loop import Probe
@@ -111,6 +112,8 @@ class SiteBase:
         )  # fmt: skip
         self._engine = Engine(settings, self._application)
         self._plain: PlainEvents | None = None
+        self._listening = threading.Lock()
+        """Held while plain events begin to be received: each subscriber receives them once."""
         self._enlisted: set[str] = set()
 
     @property
@@ -193,9 +196,16 @@ class SiteBase:
     def _add(self, subscriber: Subscriber) -> None:
         if self._engine.started:
             self._engine.check()
-        self._engine.subscribe(subscriber)
-        if self._plain is not None and subscriber.plain:
-            self._plain.listen(subscriber)
+        with self._listening:
+            plain = self._plain if subscriber.plain else None
+            if plain is not None:
+                plain.listen(subscriber)  # first: whoever sees that this site subscribes may publish at once
+            try:
+                self._engine.subscribe(subscriber)
+            except BaseException:
+                if plain is not None:
+                    plain.forget([subscriber])
+                raise
 
     def _type_name(self, given: str | type) -> str:
         if isinstance(given, str):
@@ -207,15 +217,34 @@ class SiteBase:
     # Life
 
     def _start(self) -> None:
-        self._engine.start()
-        if self._plain is None:
-            self._plain = PlainEvents(self._engine.bus, self._application)
-            self._engine.on_types = self._plain.on_types
-            for subscriber in self._application.subscribers:
-                if subscriber.plain:
-                    self._plain.listen(subscriber)
+        if self._engine.started:
+            self._engine.check_process()  # first: locks may be held there for ever
+        with self._listening:
+            self._engine.start()
+            if self._plain is not None:
+                return
+            try:
+                self._listen()
+                self._engine.show()
+            except BaseException:
+                self._close(1.0)
+                raise
+
+    def _abandon(self) -> None:
+        """Close what another thread is starting, when it is through."""
+        with self._listening:
+            self._close(1.0)
+
+    def _listen(self) -> None:
+        self._plain = PlainEvents(self._engine.bus, self._application)
+        self._engine.on_types = self._plain.on_types
+        for subscriber in self._application.subscribers:
+            if subscriber.plain:
+                self._plain.listen(subscriber)
 
     def _close(self, timeout: float) -> None:
+        if self._engine.elsewhere():
+            return
         deadline = time.monotonic() + timeout
         if self._plain is not None and not self._engine.closed:
             self._plain.close(timeout / 2)  # listeners that hang leave the rest to transactions
@@ -360,7 +389,7 @@ class SiteBase:
 
     # Asking
 
-    def _ask(self, tx: TxId | str | None, key: str | None, coordinator: str | None, within: float) -> _Question:
+    def _ask(self, tx: TxId | str | None, key: str | None, coordinator: str | None) -> _Question:
         self._engine.check()
         if (tx is None) == (key is None):
             raise UsageError("ask by the transaction's id or by its key")
@@ -373,7 +402,7 @@ class SiteBase:
         with self._engine.calls.naming:
             call, answer, new = self._engine.calls.ask(name, tx)
             if not answer.done():
-                self._engine.post(AskCall(call.name, where, tx, name if key is not None else "", within))
+                self._engine.post(AskCall(call.name, where, tx, name if key is not None else ""))
         return _Question(self._engine, call, answer, new, self._elsewhere() if coordinator is None else [])
 
     def _elsewhere(self) -> list[str]:
@@ -423,7 +452,7 @@ class _Question:
 
     def note(self, answer: Answer | None) -> Outcome:
         """Known here; a keyed one is kept for whoever repeats the key. `OutcomeUnknown` if it is not known yet."""
-        if not isinstance(answer, Outcome) or answer.status is Status.PENDING:
+        if not isinstance(answer, Outcome) or answer.status is Status.PENDING or is_refusal(answer):
             self.drop()
             raise OutcomeUnknown(f"{self.call.tx or self.call.name[2:]}: not known yet, ask again later")
         if answer.final:

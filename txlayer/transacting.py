@@ -28,7 +28,7 @@ from txlayer.event_types import EventType, declared
 from txlayer.filters import text
 from txlayer.messages import NAMELESS, Item, Outcome, Status, Terms, TxId
 from txlayer.resources.port import Resource
-from txlayer.runtime.calls import Answer, Call, fulfil
+from txlayer.runtime.calls import Answer, Call
 from txlayer.runtime.engine import Engine
 from txlayer.runtime.membership import Membership
 from txlayer.runtime.workshop import Lend
@@ -86,7 +86,7 @@ class Transacting:
                 what = f"a transaction with key {key!r} is open in this site"
                 raise UsageError(f"{what}: outcome(key={key!r}) tells its end")
             call = engine.calls.add(name)
-            call.in_steps = not plan.terms.one_shot
+            call.in_steps = call.publishing = not plan.terms.one_shot
             if plan.on_votes_missing is not None:
                 engine.surfacing.on_votes_missing[name] = plan.on_votes_missing
             answer = engine.calls.wait(call)
@@ -123,12 +123,12 @@ class Transacting:
         self.bytes = size
         self.engine.post(PublishCall(self.call.name, item))
 
-    def commit(self, within: float) -> Future[Answer]:
+    def commit(self) -> Future[Answer]:
         """Ask for the commit."""
         self.check_open("commit")
         self.end()
         answer = self.engine.calls.wait(self.call)
-        self.engine.post(CommitCall(self.call.name, within))
+        self.engine.post(CommitCall(self.call.name))
         return answer
 
     def abort(self, reason: str) -> Future[Answer]:
@@ -156,6 +156,12 @@ class Transacting:
         definite = self.plan is not None and not self.plan.key and not self.plan.terms.committers
         status = Status.ABORTED if definite else Status.PENDING
         return Outcome(self.call.tx, self.call.name, status, reason=reason, final=definite)
+
+    def not_known(self) -> Outcome:
+        """Its caller does not wait any longer. If it has nothing to ask by, nobody else does either."""
+        if self.call.tx is None and not (self.plan is not None and self.plan.key):
+            self.leave()
+        return Outcome(self.call.tx, self.call.name, Status.PENDING, final=False)
 
     def not_opened(self, outcome: Outcome) -> Outcome:
         """The first answer was an outcome: it was refused, or its key names one that has ended."""
@@ -187,17 +193,19 @@ class Transacting:
 
     def accepted(self) -> Future[None]:
         """Completes when the coordinator has all events of this publisher."""
-        done: Future[None] = Future()
+        accepted = self.engine.calls.promise()
 
         def look() -> None:
+            if accepted.done():
+                return  # nobody waits for it any more
             publisher = self.engine.participant.publishers.get(self.call.name)
-            if publisher is None or not publisher.unaccepted or self.call.outcome is not None or done.cancelled():
-                fulfil(done, None)
+            if publisher is None or not publisher.unaccepted or self.call.outcome is not None:
+                self.engine.calls.keep(accepted)
             else:
                 self.engine.loop.later(0.005, look)
 
         self.engine.loop.post(look)
-        return done
+        return accepted
 
     def work(self, resource: Resource) -> Any:
         """What a resource of this site offers to work with inside the transaction. Its member rolls it back."""
@@ -240,6 +248,7 @@ class Transacting:
     def end(self) -> None:
         """Its publisher is through: with its calls, and with what it has worked on."""
         self.ended = True
+        self.call.publishing = False
         for resource, _ in self.lent:
             resource.returned(self.id)
 

@@ -10,8 +10,8 @@ from typing import Any, Self
 from txlayer.errors import Closed, OutcomeUnknown
 from txlayer.messages import Outcome, Status
 from txlayer.resources.port import Resource
-from txlayer.runtime.calls import Answer
-from txlayer.transacting import ABORT_SECONDS, BEGIN_SECONDS, Face, Transacting, declared_name, raise_for
+from txlayer.runtime.calls import Answer, await_answer
+from txlayer.transacting import ABORT_SECONDS, Face, Transacting, declared_name, raise_for
 
 
 class Transaction(Face):
@@ -50,7 +50,7 @@ class Transaction(Face):
         """Commit; the outcome if it committed, else `TransactionAborted`, `OutcomeUnknown`, ..."""
         core = self._open()
         within = within if within is not None else self._within
-        self.outcome = settled(core, core.commit(within), within + BEGIN_SECONDS)
+        self.outcome = settled(core, core.commit(), within)
         return raise_for(self.outcome)
 
     def abort(self, reason: str = "") -> None:
@@ -95,6 +95,9 @@ class Transaction(Face):
             self.outcome = core.give_up()
             raise_for(self.outcome)
             return
+        except BaseException:  # of a signal, perhaps: nobody else would end it
+            core.give_up()
+            raise
         if isinstance(opened, Outcome):
             self.outcome = opened
             core.not_opened(opened)
@@ -104,11 +107,11 @@ def settled(core: Transacting, answer: Future[Answer], seconds: float) -> Outcom
     """Wait for an outcome; the caller knows it then. Not known in time, or the site closed: pending."""
     tx = core.call.tx
     try:
-        outcome = answer.result(seconds)
-    except TimeoutError:
-        return Outcome(tx, core.call.name, Status.PENDING, final=False)
+        outcome = await_answer(answer, seconds)
     except Closed as exc:
         raise OutcomeUnknown(f"{tx}: {exc}", Outcome(tx, core.call.name, Status.PENDING, final=False)) from exc
+    if outcome is None:
+        return core.not_known()
     assert isinstance(outcome, Outcome), "an ending call is answered by an outcome"
     core.take_note(outcome)
     return outcome

@@ -17,7 +17,10 @@ from tests.sites.conftest import Notes, Sites
 from txlayer import MSGPACK, RAW, Event, Participant, Visibility, event_type
 from txlayer.errors import TransactionAborted, UsageError
 from txlayer.filters import above, below, between, one_of, starts_with
-from txlayer.participant import MemberTransaction
+from txlayer.participant import MemberTransaction, Subscriber
+from txlayer.plain import PlainEvents
+from txlayer.ports import SiteView
+from txlayer.runtime.neighbours import types_of
 
 # Filters
 
@@ -292,11 +295,12 @@ def test_a_child_that_is_advertised_while_a_listener_subscribes_is_heard(
 
     def subscribe_slowly(topics: Any, handler: Any) -> Any:
         publisher.advertise(child, parent=parent)
-        memory_sites.know(publisher, child, member)
+        eventually(lambda: child in member._application.types.parents)
         return subscribe(topics, handler)
 
     monkeypatch.setattr(member.bus, "subscribe", subscribe_slowly)
     member.listener(parent)(lambda event: heard.append(event.data))
+    memory_sites.know(publisher, child, member)
     publisher.publish(child, "plain").wait(DEADLINE)
     eventually(lambda: heard == ["plain"])
 
@@ -311,6 +315,35 @@ def test_a_site_listens_to_a_child_before_it_says_so(memory_sites: Sites) -> Non
     publisher.advertise(sites.name("child"), parent=sites.name("parent"))
     sites.know(publisher, sites.name("child"), member)
     assert order == ["listens", "says so"]
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_who_sees_that_a_site_listens_is_heard(
+    memory_sites: Sites, monkeypatch: pytest.MonkeyPatch, running: bool
+) -> None:
+    type, heard, published = memory_sites.name("news"), list[Any](), threading.Event()
+    publisher, member = memory_sites.start("p"), memory_sites.make("a")
+    listen, told = PlainEvents.listen, publisher._engine._on_presence
+
+    def on_presence(view: SiteView) -> None:
+        told(view)
+        if type in types_of(view) and not published.is_set():
+            publisher.publish(type, "early")
+            published.set()
+
+    def listen_late(plain: PlainEvents, subscriber: Subscriber) -> None:
+        published.wait(0.3)
+        listen(plain, subscriber)
+
+    assert publisher._engine.wires.roster is not None
+    monkeypatch.setattr(publisher._engine.wires.roster, "_on_change", on_presence)
+    monkeypatch.setattr(PlainEvents, "listen", listen_late)
+    if running:
+        member.start().listener(type)(lambda event: heard.append(event.data))
+    else:
+        member.listener(type)(lambda event: heard.append(event.data))
+        member.start()
+    eventually(lambda: heard == ["early"])
 
 
 def test_a_strict_site_publishes_only_what_is_advertised(sites: Sites, notes: Notes) -> None:

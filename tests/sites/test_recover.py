@@ -48,6 +48,9 @@ class Left:
         done.start()
         eventually(lambda: bank.prepared() == ("compensate" not in options))
         eventually(lambda: [view.state for view in self.gone.transactions()] == ["commitment"])
+        coordinated = self.publisher._engine.participant.coordinator.transactions
+        # On its way the vote may be overtaken by the word that its site is gone.
+        eventually(lambda: [True in one.ballot.votes.values() for one in coordinated.values()] == [True])
         self.vanish(self.gone)
         go_on.set()
         done.join(DEADLINE)

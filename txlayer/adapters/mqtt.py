@@ -22,6 +22,7 @@ from txlayer.adapters.event_checks import check_event
 from txlayer.adapters.lane import Lane, LaneOptions
 from txlayer.adapters.mqtt_options import NEVER_EXPIRES, Endpoint, MqttOptions, Will, make_client, read_target
 from txlayer.adapters.mqtt_outbox import Outgoing
+from txlayer.adapters.mqtt_patience import Pauses
 from txlayer.adapters.mqtt_properties import cloud_event, compact
 from txlayer.adapters.mqtt_session import Session
 from txlayer.adapters.mqtt_subscription import (
@@ -84,6 +85,7 @@ class MqttBus(BusBase):
         """Topics of `say`, as they stand in a packet."""
         self._client_ids = itertools.count(1)
         self._router = Router(self._envelope)
+        self._pauses = Pauses()
         self._main = self._new_session(own_client or self._new_client(), self._router)
         self._main.open()
         self._warn_of_limits()
@@ -264,6 +266,7 @@ class MqttBus(BusBase):
             self._options,
             will=Will(f"{DIRECTORY}/{key}", will),
             keepalive=_PRESENCE_KEEPALIVE,
+            pauses=self._pauses,
         )
         session.open()
         return lambda: session.close(1.0)
@@ -297,6 +300,7 @@ class MqttBus(BusBase):
             on_refused=router.on_refused,
             has_room=has_room,
             neighbour=self._main if durable else None,
+            pauses=self._pauses,
         )
 
     def _send_marker(self, topic: str, round: bytes) -> None:

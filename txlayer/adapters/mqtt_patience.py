@@ -3,11 +3,40 @@
 from __future__ import annotations
 
 import random
+import threading
 
 LONGEST_PAUSE = 10.0
 FIGHT_SECONDS = 30.0
 LOST_FIGHT = 3
 _MOST_FRUITLESS = 6
+
+
+class Pauses:
+    """Of all sessions of one bus between attempts to connect: they end as soon as one of them has reached the broker.
+
+    Each pauses by chance. A bus that could speak while the session that hears still pauses would miss all answers.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.reached = 0
+        """How often one of them has."""
+
+    def reach(self) -> None:
+        """One of them has a connection."""
+        with self._changed:
+            self.reached += 1
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """One of them stops, and has said so by its event."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait(self, seconds: float, reached: int, stopping: threading.Event) -> None:
+        """Unless one has reached the broker since that was so often."""
+        with self._changed:
+            self._changed.wait_for(lambda: stopping.is_set() or self.reached != reached, seconds)
 
 
 class Patience:

@@ -36,7 +36,7 @@ from txlayer.adapters.mqtt_options import (
     make_client,
 )
 from txlayer.adapters.mqtt_outbox import Outbox, Outgoing
-from txlayer.adapters.mqtt_patience import FIGHT_SECONDS, LONGEST_PAUSE, LOST_FIGHT, Patience
+from txlayer.adapters.mqtt_patience import FIGHT_SECONDS, LONGEST_PAUSE, LOST_FIGHT, Patience, Pauses
 from txlayer.adapters.mqtt_socket import BufferedSocket, flush, no_delay
 from txlayer.adapters.wake_up import WakeUp
 from txlayer.delivery import Delivery
@@ -88,6 +88,7 @@ class Session:
         on_refused: Callable[[Collection[str]], None] = lambda filters: None,
         has_room: Callable[[], bool] = lambda: True,
         neighbour: Session | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
         self.client = client
         self.limits: dict[str, Any] = {}
@@ -102,6 +103,7 @@ class Session:
         self._on_ended = on_ended
         self._neighbour = neighbour
         self._patience = Patience()
+        self._pauses = pauses or Pauses()
         self._outbox = Outbox(client)
         self._acks: deque[tuple[AckWindow, int]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
@@ -259,6 +261,7 @@ class Session:
         if self._thread.is_alive():
             self._command(lambda: self._goodbye(forget))
         self._stopping.set()
+        self._pauses.stop()
         self._wake_up.insist()
         if self._thread.is_alive() and elsewhere:
             self._thread.join(max(timeout, 5.0 if forget else 2.0))  # longer only inside a connect that hangs
@@ -339,8 +342,11 @@ class Session:
 
     def _connect(self) -> bool:
         """Open the socket, again and again with growing, jittered pauses."""
+        reached = 0
 
         def attempt() -> None:
+            nonlocal reached
+            reached = self._pauses.reached
             self._refusal = None
             self.client.reconnect()
             self._await_connack()
@@ -349,7 +355,7 @@ class Session:
             retry=tenacity.retry_if_exception_type((OSError, ValueError, BusError)),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=LONGEST_PAUSE),
             stop=tenacity.stop_when_event_set(self._stopping),
-            sleep=tenacity.sleep_using_event(self._stopping),
+            sleep=lambda seconds: self._pauses.wait(seconds, reached, self._stopping),
             after=self._note_failure,
             reraise=True,
         )
@@ -492,6 +498,7 @@ class Session:
         self._connected = True
         self.generations += 1
         self._first.set()
+        self._pauses.reach()
 
     def _on_disconnect(self, client: Client, _: object, flags: Any, reason: ReasonCode, properties: object) -> None:
         self._connected = False

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from txlayer.effects import Opened, Resolve
-from txlayer.messages import Outcome, TxId
+from txlayer.messages import Outcome, Status, TxId
 
 T = TypeVar("T")
 Answer = Opened | Outcome
@@ -19,6 +19,14 @@ def fulfil(future: Future[T], value: T) -> None:
     """Answer who waits, unless that was cancelled: a task may be, at any moment."""
     if future.set_running_or_notify_cancel():
         future.set_result(value)
+
+
+def await_answer(future: Future[T], seconds: float) -> T | None:
+    """What is answered within so many seconds; then nobody waits for it any more. Others who do are left alone."""
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        return None if future.cancel() else future.result()
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +40,8 @@ class Call:
     """Of a transaction that was joined."""
     in_steps: bool = False
     """Its first answer is that it is open, which is no answer to others under its key."""
+    publishing: bool = False
+    """It was begun here and is not to end yet: nothing is known of its outcome."""
     outcome: Outcome | None = None
     """The final one."""
     aborting: Outcome | None = None
@@ -49,6 +59,8 @@ class Calls:
     naming: threading.Lock = field(default_factory=threading.Lock)
     """Held from the look at `open` until what follows from it is posted: the roles hear of the calls under one key in
     the order in which they came and went."""
+    promises: list[Future[None]] = field(default_factory=list)
+    """What else application threads wait for."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _error: Exception | None = None
 
@@ -64,6 +76,10 @@ class Calls:
         call = own or self.add(name, tx)
         if known is not None:
             call.outcome = known
+        if call.publishing and call.outcome is None:
+            answer: Future[Answer] = Future()
+            fulfil(answer, Outcome(tx, name, Status.PENDING, final=False))
+            return call, answer, False
         return call, self.wait(call), own is None
 
     def wait(self, call: Call) -> Future[Answer]:
@@ -75,8 +91,26 @@ class Calls:
             elif call.outcome is not None:
                 answer.set_result(call.outcome)
             else:
-                call.waiting.append(answer)
+                call.waiting = [*(one for one in call.waiting if not one.cancelled()), answer]
         return answer
+
+    def promise(self) -> Future[None]:
+        """Something that the turn will keep, unless the site stops."""
+        promised: Future[None] = Future()
+        with self._lock:
+            if self._error is not None:
+                promised.set_exception(self._error)
+            else:
+                self.promises = [*(one for one in self.promises if not one.done()), promised]
+        return promised
+
+    def keep(self, promised: Future[None]) -> None:
+        """In the turn: it is so. Unless `fail` has been first."""
+        with self._lock:
+            if promised not in self.promises:
+                return
+            self.promises.remove(promised)
+        fulfil(promised, None)
 
     def remove(self, call: Call) -> bool:
         """Nobody asks any more. False if that was known: another call may have its name by now."""
@@ -113,7 +147,9 @@ class Calls:
         """The site stops: whoever waits, or will wait, hears why."""
         with self._lock:
             self._error = error
-            waiting = [answer for call in self.open.values() for answer in call.waiting]
+            waiting: list[Future[Any]] = [answer for call in self.open.values() for answer in call.waiting]
+            waiting += self.promises
+            self.promises = []
             for call in self.open.values():
                 call.waiting = []
         for answer in waiting:
@@ -121,7 +157,7 @@ class Calls:
                 answer.set_exception(error)
 
     def _remember(self, outcome: Outcome) -> None:
-        if outcome.tx is None:
+        if outcome.tx is None or is_refusal(outcome):
             return
         self.known.setdefault(outcome.tx, outcome)
         if len(self.known) > REMEMBERED:
@@ -132,3 +168,8 @@ class Calls:
             waiting, call.waiting = call.waiting, []
         for one in waiting:
             fulfil(one, answer)
+
+
+def is_refusal(outcome: Outcome) -> bool:
+    """Whether a coordinator has refused what this site said: that tells nothing of what becomes of the transaction."""
+    return outcome.status is Status.REFUSED and bool(outcome.by)

@@ -24,7 +24,7 @@ from txlayer.effects import (
     Send,
     UnfollowCall,
 )
-from txlayer.errors import Closed, SiteStalled, TxLayerError, UsageError
+from txlayer.errors import BusError, Closed, SiteStalled, TxLayerError, UsageError
 from txlayer.logs.memory import MemoryDisk
 from txlayer.logs.port import Disk
 from txlayer.logs.record_log import Identity as LogIdentity
@@ -67,6 +67,9 @@ _T = TypeVar("_T")
 MOST_WAITING = 50_000
 """Messages that a site may be behind."""
 _SWEEP_SECONDS = 1.0
+_SHOWN_SECONDS = 30.0
+_NOTHING = {TYPES: "", HOSTS: "no"}
+"""What a site shows that takes part in nothing: it comes, or goes."""
 _FRAME_ROOM = 4096
 """Bytes that a message needs beside its events."""
 _MEMBER_ROOM = 40
@@ -116,6 +119,10 @@ class Engine:
         self.draining = False
         self.started = False
         self.closed = False
+        self._gone = threading.Event()
+        self._shows = False
+        self._seen = threading.Event()
+        """Others can see what this site subscribes to, as it does itself."""
         self.resources: ResourceGroup | None = None
         self._types_watch: Any = None
         self._pid = os.getpid()
@@ -136,6 +143,17 @@ class Engine:
             self._pid = os.getpid()
             self._open()
             self.started = True
+
+    def show(self) -> None:
+        """Everything here listens: tell others what this site subscribes to. They may publish at once."""
+        with self._lock:
+            assert self.wires.presence is not None
+            self._shows = True
+            if self._info() == _NOTHING:
+                return
+            self.wires.presence.update(self._info())
+        if not self._seen.wait(_SHOWN_SECONDS):
+            raise BusError(f"the bus did not show site {self.settings.name!r} within {_SHOWN_SECONDS} s")
 
     def _open(self) -> None:
         settings = self.settings
@@ -250,23 +268,32 @@ class Engine:
 
     def close(self, timeout: float) -> None:
         """Take no new work, let what runs finish, leave the rest to the log."""
-        if os.getpid() != self._pid:
+        if self.elsewhere():
             return  # the threads are the parent's
         with self._lock:
-            if self.closed or not self.started:
+            if not self.started:
                 self.closed = True
                 return
+            first = not self.draining
             self.draining = self.members.closing = True
+        if not first:
+            self._gone.wait(timeout)  # another thread is at it
+            return
         deadline = time.monotonic() + timeout
-        self._drain(deadline)
-        with self._lock:
-            self.closed = True
-        self.calls.fail(Closed(f"site {self.settings.name!r} was closed before the outcome was known"))
-        self._take_apart(max(1.0, deadline - time.monotonic()))
+        try:
+            self._drain(deadline)
+            with self._lock:
+                self.closed = True
+            self.calls.fail(Closed(f"site {self.settings.name!r} was closed before the outcome was known"))
+            self._take_apart(max(1.0, deadline - time.monotonic()))
+        finally:
+            self._seen.set()  # who is about to start it
+            self._gone.set()
 
     def _drain(self, deadline: float) -> None:
         if self.loop.error is None and self.wires.presence is not None:
-            self.wires.presence.update({**self._info(), TYPES: "", HOSTS: "no"})
+            self._shows = False
+            self.wires.presence.update(self._info())
             self.loop.post(Closing())
         patient = min(deadline, time.monotonic() + 2.0)
         pause = threading.Event()
@@ -319,17 +346,25 @@ class Engine:
 
     def check(self, new: bool = True) -> None:
         """Refuse what cannot work any more, and say why. While the site drains, only what is `new` is refused."""
-        if os.getpid() != self._pid:
-            raise UsageError(
-                f"site {self.settings.name!r} was made in another process and does not work after a fork: "
-                "make a site of its own name in each process"
-            )
+        self.check_process()
         if self.closed or (self.draining and new):
             raise Closed(f"site {self.settings.name!r} is closed")
         if not self.started:
             raise UsageError(f"site {self.settings.name!r} is not started: `with site:` or `site.start()`")
         if self.loop.error is not None:
             raise Closed(f"site {self.settings.name!r} has stopped: {self.loop.error}") from self.loop.error
+
+    def elsewhere(self) -> bool:
+        """Whether everything behind this site is in another process, from which this one was forked."""
+        return os.getpid() != self._pid
+
+    def check_process(self) -> None:
+        """Refuse to work after a fork."""
+        if self.elsewhere():
+            raise UsageError(
+                f"site {self.settings.name!r} was made in another process and does not work after a fork: "
+                "make a site of its own name in each process"
+            )
 
     def post(self, event: Input) -> None:
         """Hand an event to the roles."""
@@ -447,6 +482,8 @@ class Engine:
         return sorted({below for name in names for below in self.application.types.descendants(name)})
 
     def _info(self) -> dict[str, str]:
+        if not self._shows:
+            return _NOTHING
         return {TYPES: "\n".join(self._types()), HOSTS: "yes" if self.settings.hosts else "no"}
 
     def _on_type(self, key: str, entry: directory.AdvertisedType | None) -> None:
@@ -482,6 +519,8 @@ class Engine:
         life, log = view.identity.life, view.identity.incarnation
         self.loop.post(PresenceChanged(view.name, life, alive, types_of(view), log))
         self.neighbours.views[view.name] = view  # last: whoever sees it here may begin, and the roles must know of it
+        if view.name == self.settings.name and view.identity == self.identity and view.info != _NOTHING:
+            self._seen.set()
         if alive:
             self._read_chains(view, anew=False)
 

@@ -41,7 +41,8 @@ class Surfacing:
         if surface.what == "votes missing":
             self._on_votes_missing(surface)
         elif surface.what == "distributed part aborted" and call is not None:
-            call.aborting = self._participant.publishers[surface.detail].outcome
+            publisher = self._participant.publishers.get(surface.detail)  # its call may be another by now
+            call.aborting = publisher.outcome if publisher is not None else None
         for hear in self.hearers:
             self._run(partial(hear, surface))
 

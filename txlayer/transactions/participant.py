@@ -194,7 +194,7 @@ class Participant:
         if kind == "marks":
             return self.subscriber.on_marks_timer()
         publisher = self.publishers.get(str(subject))
-        return self._publish(publisher, publisher.on_timer(name)) if publisher is not None else []
+        return self._publish(publisher, publisher.on_retry()) if publisher is not None else []
 
     # Publishers
 
@@ -239,7 +239,7 @@ class Participant:
             case PublishCall():
                 return publisher.publish(call.item)
             case CommitCall():
-                return publisher.commit(call.within)
+                return publisher.commit()
             case AbortCall():
                 return publisher.abort(call.reason)
             case WaitLonger():
@@ -247,7 +247,7 @@ class Participant:
             case AskCall():
                 publisher.key = call.key or publisher.key or call.call
                 self.by_key[publisher.key] = call.call
-                return publisher.ask(call.within)
+                return publisher.ask()
             case ConfirmCall():
                 return publisher.confirm()
 
@@ -317,7 +317,7 @@ class Participant:
             del self.by_tx[publisher.tx]
         if self.by_key.get(publisher.key) == call.call:
             del self.by_key[publisher.key]
-        effects: list[Effect] = [CancelTimer(("p", call.call, name)) for name in ("retry", "call")]
+        effects: list[Effect] = [CancelTimer(("p", call.call, "retry"))]
         if call.reason and publisher.tx is not None:
             effects.append(Send(publisher.tx.coordinator, m.Abort(publisher.tx, self.seat.site, call.reason)))
         return [(("p", call.call), effects)]

@@ -1,8 +1,9 @@
 """A publisher's side of a transaction, the same whether its coordinator is beside it or far away (TOPS 4.6).
 
 It says everything until it is answered: create under a key, events with numbers of its own, the commit request with
-their count, the abort. No call hangs: past its deadline the caller hears that the outcome is pending and can ask
-again by transaction or by key. The outcome is confirmed when the caller has taken note of it, not when it arrived.
+their count, the abort. How long a caller waits for an answer is its own affair: several may wait for the same one, and
+who has given up can ask again by transaction or by key. The outcome is confirmed when the caller has taken note of it,
+not when it arrived.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class Publisher:
     items: tuple[Item, ...] = ()
     tx: TxId | None = None
     key: str = ""
+    joined: bool = False
     joining: bool = False
+    asking: bool = False
+    """What became of it is asked, beside whatever else is said."""
     submitted: int = 0
     unaccepted: dict[int, Item] = field(default_factory=dict)
     ending: str = ""
@@ -50,7 +54,7 @@ class Publisher:
 
     def join(self) -> list[Effect]:
         """Take part in a transaction that is open: how many events of this site does its coordinator have?"""
-        self.joining = True
+        self.joined = self.joining = True
         return self._say(*self._pending())
 
     def publish(self, item: Item) -> list[Effect]:
@@ -63,14 +67,14 @@ class Publisher:
         self.unaccepted[self.submitted] = item
         return self._say(m.Submit(self.tx, self.seat.site, self.submitted, item))
 
-    def commit(self, within: float) -> list[Effect]:
+    def commit(self) -> list[Effect]:
         """Ask for the commit."""
         if self.outcome is not None and self.outcome.final:
             return [Resolve(self.call, self.outcome)]
-        if self.ending == "ask":
+        if self._only_asks():
             return [Surface("usage error", self.tx, f"{self.call}: only the caller that began it can commit")]
         self.ending = "commit"
-        return [*self._say(*self._pending()), SetTimer(("p", self.call, "call"), within)]
+        return self._say(*self._pending())
 
     def abort(self, reason: str) -> list[Effect]:
         """Give it up."""
@@ -79,14 +83,15 @@ class Publisher:
         self.ending, self.reason = "abort", brief(reason)
         return self._say(*self._pending())
 
-    def ask(self, within: float) -> list[Effect]:
-        """What became of it? Of a transaction that is still open here: nothing yet."""
+    def ask(self) -> list[Effect]:
+        """What became of it? Of a transaction that was begun here that comes by itself, once it is to end."""
         if self.outcome is not None and self.outcome.final:
             return [Resolve(self.call, self.outcome)]
-        if self.terms is not None and not self.ending:
-            return [Resolve(self.call, Outcome(self.tx, self.call, Status.PENDING, final=False))]
-        self.ending = self.ending or "ask"
-        return [*self._say(*self._pending()), SetTimer(("p", self.call, "call"), within)]
+        self.asking = self.terms is None
+        return self._say(*self._pending()) if self.asking or self.ending else []
+
+    def _only_asks(self) -> bool:
+        return self.terms is None and not self.joined
 
     def wait_longer(self, seconds: float) -> list[Effect]:
         """Votes are missing; be patient."""
@@ -99,14 +104,14 @@ class Publisher:
         if self.outcome is None or self.confirmed:
             return []
         self.confirmed = self.ended = True
-        stop = [CancelTimer(("p", self.call, name)) for name in ("retry", "call")]
+        stop = [CancelTimer(("p", self.call, "retry"))]
         if self.outcome.tx is None or self.outcome.status in (Status.UNKNOWN, Status.FINISHED):
             return [*stop]
         return [*stop, Send(self.coordinator, m.Confirm(self.outcome.tx, self.seat.site))]
 
     def on_created(self, created: m.Created) -> list[Effect]:
         """Open for events."""
-        if self.tx is not None or self.ending == "ask" or not self._mine(created):
+        if self.tx is not None or self.terms is None or not self._mine(created):
             return []
         self.tx = created.tx
         self.attempt = 0
@@ -152,8 +157,7 @@ class Publisher:
         self.outcome = outcome = self._for_caller(outcome)
         self.tx = self.tx or outcome.tx
         self.unaccepted.clear()
-        stop = [CancelTimer(("p", self.call, name)) for name in ("retry", "call")]
-        return [*stop, Resolve(self.call, outcome)]
+        return [CancelTimer(("p", self.call, "retry")), Resolve(self.call, outcome)]
 
     def on_refused(self, refused: m.Refused) -> list[Effect]:
         """The coordinator will not do it. Its name tells that from a census that was not fulfilled.
@@ -161,7 +165,7 @@ class Publisher:
         A question is never refused: that answers something said before. An event may be, when another publisher has
         called commit: who began the transaction or wants its commit hears of its outcome all the same.
         """
-        if self.ending == "ask":
+        if self._only_asks():
             return []
         if refused.event and refused.tx == self.tx and (self.terms is not None or self.ending == "commit"):
             return self._on_late_event(refused.reason)
@@ -188,12 +192,10 @@ class Publisher:
         what = "votes missing" if self.terms is not None else "commit waits for votes"
         return [Surface(what, missing.tx, self.call)]
 
-    def on_timer(self, name: str) -> list[Effect]:
-        """Say it again, or let the caller go."""
+    def on_retry(self) -> list[Effect]:
+        """Say it again."""
         if self.outcome is not None and self.outcome.final:
             return []
-        if name == "call":
-            return [Resolve(self.call, Outcome(self.tx, self.call, Status.PENDING, final=False))]
         self.attempt += 1
         return self._say(*self._pending())
 
@@ -208,8 +210,10 @@ class Publisher:
 
     def _pending(self) -> list[m.AnyMessage]:
         """Everything that has not been answered."""
-        if self.ending == "ask":
-            return [m.Inquire(self.seat.site, self.tx, self.key, self._asked(), self.below)]
+        said = [] if self._only_asks() else self._unanswered()
+        return [*said, m.Inquire(self.seat.site, self.tx, self.key, self._asked(), self.below)] if self.asking else said
+
+    def _unanswered(self) -> list[m.AnyMessage]:
         if self.tx is None:
             return [self._create()]
         if self.joining and not self.submitted:

@@ -8,8 +8,9 @@ import threading
 import time
 
 import pytest
+import tenacity
 
-from tests.conftest import DEADLINE
+from tests.conftest import DEADLINE, eventually
 from tests.inbox import Inbox
 from tests.integration.mqtt.rig import OLD, SECRET, Opener, PrivateBroker
 from txlayer import (
@@ -100,3 +101,30 @@ def test_tls_with_its_authority_and_without(private_mqtt_broker: PrivateBroker, 
         connect(broker.url)
     with pytest.raises(errors.UsageError, match="TLS files"):
         connect(broker.url, ca=str(broker.directory / "nowhere.pem"))
+
+
+@pytest.mark.parametrize("first", ["the one that speaks", "the one that hears"])
+def test_connections_of_a_bus_come_back_together(
+    private_mqtt_broker: PrivateBroker, opened: Opener, name: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can only speak asks, and hears none of the answers while its other connection pauses."""
+    broker = private_mqtt_broker()
+    bus, inbox, pausing = opened(broker.url), Inbox(), set[bool]()
+    bus.subscribe(name, inbox, durable=name)
+
+    def pause(state: tenacity.RetryCallState) -> float:
+        speaks = threading.current_thread() is bus._main._thread
+        pausing.add(speaks)
+        return 0.01 if speaks == (first == "the one that speaks") else 10 * DEADLINE
+
+    monkeypatch.setattr("txlayer.adapters.mqtt_session.tenacity.wait_random_exponential", lambda **_: pause)
+    broker.kill()
+    eventually(lambda: len(pausing) == 2)
+    broker.restart()
+
+    def heard() -> bool:
+        bus.say(name, b"x")
+        bus.flush()
+        return bool(inbox)
+
+    eventually(heard)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import DEADLINE
-from txlayer.effects import BeginCall, ConfirmCall, JoinCall, Resolve
+from txlayer.effects import BeginCall, ConfirmCall, JoinCall, Resolve, Surface
 from txlayer.errors import UsageError
 from txlayer.messages import Outcome, Status, Terms, TxId
 from txlayer.runtime.calls import Calls
+from txlayer.runtime.surfacing import Surfacing
 from txlayer.transacting import Plan, Transacting
 
 PLAN = Plan(Terms("orders", one_shot=True), "h", key="k:1")
@@ -133,3 +134,24 @@ def test_of_two_threads_that_join_a_transaction_at_the_same_time_one_does(
     second.join(DEADLINE)
     assert [type(event) for event in desk.posted] == [JoinCall]
     assert len(refused) == 1
+
+
+def test_an_abort_that_surfaces_late_leaves_the_next_call_under_its_key_alone(desk: Desk) -> None:
+    """The role of the first one is gone and that of the second not there yet: no reason to stop the site."""
+    call, _ = desk.begin()
+    surfacing = Surfacing("p", desk.calls)
+    surfacing.start(SimpleNamespace(publishers={}), None, desk.post)  # type: ignore[arg-type]
+    surfacing.take(Surface("distributed part aborted", TX, "k:1"))
+    assert call.call.aborting is None
+
+
+def test_what_was_promised_is_kept_or_fails_once(desk: Desk) -> None:
+    kept, failed, given_up = (desk.calls.promise() for _ in range(3))
+    desk.calls.keep(kept)
+    given_up.cancel()
+    desk.calls.fail(UsageError("closed"))
+    for promised in (kept, failed, given_up):
+        desk.calls.keep(promised)
+    assert kept.result(0) is None
+    assert isinstance(failed.exception(0), UsageError)
+    assert isinstance(desk.calls.promise().exception(0), UsageError)
