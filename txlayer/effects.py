@@ -436,10 +436,9 @@ class PublishCall(Struct, frozen=True):
 
 
 class CommitCall(Struct, frozen=True):
-    """A caller commits. `within` is how long it waits: it keeps the time itself."""
+    """A caller commits. How long it waits is its own affair."""
 
     call: str
-    within: float = 30.0
 
 
 class AbortCall(Struct, frozen=True):
@@ -457,13 +456,12 @@ class WaitLonger(Struct, frozen=True):
 
 
 class AskCall(Struct, frozen=True):
-    """A caller asks what became of a transaction, by id or by key. `within` is how long it waits itself."""
+    """A caller asks what became of a transaction, by id or by key."""
 
     call: str
     coordinator: str
     tx: TxId | None = None
     key: str = ""
-    within: float = 30.0
 
 
 class ConfirmCall(Struct, frozen=True):

@@ -207,7 +207,7 @@ class Script:
             node.take(AbortCall(self.call.key, "changed its mind"))
         else:
             self._called()
-            node.take(CommitCall(self.call.key, within=3.0))
+            node.take(CommitCall(self.call.key))
             rate = self.world.plan.abort_after_call
             if rate and self.world.rng.random() < rate:
                 self._later(self.world.rng.choice([0.0, 0.001, 0.003, 0.01, 0.5]), self._abort_late)
@@ -238,7 +238,7 @@ class Script:
             if self.call.terms.access is Access.MULTI and site in self.call.terms.committers:
                 self.call.called_by_another = True
                 self._called()
-            node.take(CommitCall(call, within=1.0))
+            node.take(CommitCall(call))
         elif draw < 0.25:
             node.take(AbortCall(call, "of a second publisher"))
 
@@ -296,11 +296,11 @@ class Script:
         """By id, where it is known, or by key."""
         by_id = self.tx is not None and self.world.rng.random() < 0.5
         tx, key = (self.tx, "") if by_id else (None, self.call.key)
-        self.world.node(self.site).take(AskCall(self.call.key, self.call.coordinator, tx, key, within=20.0))
+        self.world.node(self.site).take(AskCall(self.call.key, self.call.coordinator, tx, key))
 
     def ask_later(self) -> None:
         """All is over: whoever asks by id must hear the same."""
-        call = AskCall(f"{self.call.key}{LATER}", self.call.coordinator, self.call.outcomes[-1].tx, within=20.0)
+        call = AskCall(f"{self.call.key}{LATER}", self.call.coordinator, self.call.outcomes[-1].tx)
         self.world.node(self.site).take(call)
 
     def _later(self, seconds: float, action: object) -> None:

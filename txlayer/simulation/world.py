@@ -128,7 +128,7 @@ class World:
         for helper in script.helpers:
             for node in self.nodes.values():
                 if node.participant is not None and helper in node.participant.publishers:
-                    node.take(AskCall(helper, call.coordinator, script.tx, within=20.0))
+                    node.take(AskCall(helper, call.coordinator, script.tx))
         if not call.done and script.started:
             script.ask()
 
