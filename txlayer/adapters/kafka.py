@@ -176,7 +176,9 @@ class KafkaBus(BusBase):
         return self._open_reader("latest", f"txlayer-{self._streams.publisher.hex()}", tell_end=True)
 
     def _open_reader(self, name: str, group: str, *, tell_end: bool = False) -> KafkaReader:
-        return KafkaReader(self._settings.consumer(group, tell_end=tell_end), name, self._settings.redact)
+        swift = self._settings.consumer(group, tell_end=tell_end)
+        patient = self._settings.consumer(group, tell_end=tell_end, patient=True)
+        return KafkaReader(swift, name, self._settings.redact, patient)
 
     def _at_death(self, key: str, will: bytes) -> Callable[[], None]:
         """Kafka has no last will: the heartbeats stop."""

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from txlayer.adapters.kafka_pace import Pace
 from txlayer.adapters.kafka_renewal import Renewal, close_soon
 from txlayer.errors import BrokerUnreachable, Closed, SubscribeFailed
 
@@ -89,6 +90,9 @@ class _Partition:
         """When to try again what has failed."""
 
 
+_NONE: Mapping[Place, _Partition] = {}
+
+
 class KafkaReader:
     """One consumer, one thread."""
 
@@ -97,16 +101,18 @@ class KafkaReader:
         settings: Mapping[str, Any],
         name: str,
         describe: Callable[[object], str],
+        patient: Mapping[str, Any] | None = None,
     ) -> None:
-        self._settings = settings
+        """`patient`: settings for when nothing has changed for a while."""
         self._describe = describe
         self.tick: Callable[[], None] = lambda: None
         """Called again and again on the reader's thread."""
         self.last: Callable[[], None] = lambda: None
         """Called there when nothing more is read, before the consumer is closed."""
         self._commits: deque[concurrent.futures.Future[None]] = deque()
-        self._renewal = Renewal(self._open)
-        self.consumer = self._open()
+        self._renewal = Renewal(lambda: self._open(settings))
+        self._pace = Pace(None if patient in (None, settings) else lambda: self._open(patient))
+        self.consumer = self._open(settings)
         self._partitions: dict[Place, _Partition] = {}
         self._calls: deque[tuple[Callable[[], Any], concurrent.futures.Future[Any]]] = deque()
         self._behind = self._busy = False
@@ -175,6 +181,7 @@ class KafkaReader:
             self.last()
         except KafkaException as exc:
             _logger.warning("the last positions were not committed: %s", self._describe(exc.args[0]))
+        self._pace.close()
         self.consumer.close()
 
     def commit(self, offsets: Mapping[Place, int]) -> concurrent.futures.Future[None]:
@@ -219,8 +226,10 @@ class KafkaReader:
         if batch:
             self._sort(batch)
             batch.clear()
+        elif not self._behind and not self._commits and (consumer := self._pace.patient_one()) is not None:
+            self._go_on_with(consumer, patient=True)
 
-    def _open(self) -> Consumer:
+    def _open(self, settings: Mapping[str, Any]) -> Consumer:
         """A consumer that is heard as long as it is the reader's."""
         opened: list[Consumer] = []
 
@@ -233,25 +242,48 @@ class KafkaReader:
             if opened and opened[0] is self.consumer:
                 self._on_commit(error, places)
 
-        opened.append(Consumer({**self._settings, "error_cb": on_error, "on_commit": on_commit}))
+        opened.append(Consumer({**settings, "error_cb": on_error, "on_commit": on_commit}))
         return opened[0]
 
     def _renew(self) -> None:
-        """Go on with another consumer where this one stands."""
+        """This consumer has lost every broker."""
         consumer = self._renewal.replacement()
         if consumer is None:
             return
+        self._pace.hurry()
+        self._go_on_with(consumer)
+        self._renewal.done()
+        _logger.info("Kafka: a broker is back, reading goes on with a new consumer")
+
+    def _hurry(self, new: Mapping[Place, _Partition] = _NONE) -> bool:
+        """Before partitions or positions change: a patient consumer would first wait for the answer that it asked for.
+
+        False if it is the same consumer still, so that `new` has to be assigned: a swift one, or no broker is there
+        to tell another one the topics.
+        """
+        self._pace.hurry()
+        if not self._pace.patient or (consumer := self._renewal.replacement()) is None:
+            return False
+        self._go_on_with(consumer, new)
+        return True
+
+    def _go_on_with(
+        self, consumer: Consumer, new: Mapping[Place, _Partition] = _NONE, *, patient: bool = False
+    ) -> None:
+        """Another consumer begins where the feeds stand; what this one has fetched ahead is fetched again."""
         assigned = {place: partition for place, partition in self._partitions.items() if partition.assigned}
+        assigned.update(new)  # at once: those assigned later would wait for its first fetch
+        for partition in assigned.values():
+            partition.position = _first(partition)
         if assigned:
             consumer.incremental_assign([TopicPartition(*place, one.position) for place, one in assigned.items()])
         if paused := [TopicPartition(*place) for place, partition in assigned.items() if partition.paused]:
             consumer.pause(paused)
         former, self.consumer = self.consumer, consumer
-        self._renewal.done()
+        self._pace.patient = patient
         close_soon(former)
-        _logger.info("Kafka: a broker is back, reading goes on with a new consumer")
         while self._commits:
-            self._commits.popleft().set_exception(BrokerUnreachable("the broker was away before it took the position"))
+            self._commits.popleft().set_exception(BrokerUnreachable("the consumer was replaced before it was answered"))
 
     def _sort(self, batch: list[Message]) -> None:
         """Give each partition its messages, in order."""
@@ -322,29 +354,31 @@ class KafkaReader:
         here = TopicPartition(*place)
         if all(feed.behind for feed in partition.feeds):
             if not partition.paused:
+                self._hurry()
                 self.consumer.pause([here])
                 partition.paused = True
             return
         if partition.astray:
             self._find_position(place, partition)
             return
+        if partition.paused or _is_elsewhere(partition):
+            self._hurry()
         if partition.paused:
             self.consumer.resume([here])
             partition.paused = False
-        first = _first(partition)
-        if first < partition.position or first > partition.position + _FAR:
+        if _is_elsewhere(partition):
+            first = _first(partition)
             self.consumer.seek(TopicPartition(*place, first))
             partition.position = first
 
     def _attach(self, feeds: Mapping[Place, Feed]) -> None:
-        new = [TopicPartition(*place, feed.next) for place, feed in feeds.items() if place not in self._partitions]
-        if new:
-            self._learn({place.topic for place in new})
-            self.consumer.incremental_assign(new)
+        new = {place: _Partition(feed.next) for place, feed in feeds.items() if place not in self._partitions}
+        if new and not self._hurry(new):
+            self._learn({topic for topic, _ in new})
+            self.consumer.incremental_assign([TopicPartition(*place, one.position) for place, one in new.items()])
+        self._partitions.update(new)
         for place, feed in feeds.items():
-            partition = self._partitions.get(place)
-            if partition is None:
-                partition = self._partitions[place] = _Partition(feed.next)
+            partition = self._partitions[place]
             partition.feeds.append(feed)
             if feed.next < partition.position or partition.paused:
                 self._behind = True  # it has to go back
@@ -399,6 +433,7 @@ class KafkaReader:
     def _find_position(self, place: Place, partition: _Partition) -> None:
         """The position is gone: retention has removed it, or the topic was deleted and made again."""
         here = TopicPartition(*place)
+        self._hurry()
         low, high = self.consumer.get_watermark_offsets(here, timeout=_ASK_SECONDS)
         for feed in partition.feeds:
             if feed.next < low:
@@ -448,5 +483,11 @@ def _offset(message: Message) -> int:
 
 
 def _first(partition: _Partition) -> int:
-    """Where the first of those stands that are not left behind."""
-    return min(feed.next for feed in partition.feeds if not feed.behind)
+    """Where the first of those stands that are not left behind; its own position if all are."""
+    return min((feed.next for feed in partition.feeds if not feed.behind), default=partition.position)
+
+
+def _is_elsewhere(partition: _Partition) -> bool:
+    """Its first feed is not where it reads."""
+    first = _first(partition)
+    return first < partition.position or first > partition.position + _FAR
