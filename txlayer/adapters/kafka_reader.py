@@ -34,6 +34,8 @@ GATHER_SECONDS = 0.003
 """After a batch of at least `BUSY`, how long the next one grows: every batch wakes other threads."""
 IDLE_SECONDS = 0.01
 """How long an idle reader waits for a message before it looks for calls."""
+LONGEST_IDLE_SECONDS = 0.03
+"""The same, when there were none for a second."""
 _ASK_SECONDS = 2.0
 _AGAIN_SECONDS = 1.0
 """How long a partition that the reader could not go to is left alone: asking for it holds up the others."""
@@ -116,6 +118,7 @@ class KafkaReader:
         self._partitions: dict[Place, _Partition] = {}
         self._calls: deque[tuple[Callable[[], Any], concurrent.futures.Future[Any]]] = deque()
         self._behind = self._busy = False
+        self._idle = IDLE_SECONDS
         self._room = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"txlayer-kafka-reader-{name}", daemon=True)
@@ -209,6 +212,7 @@ class KafkaReader:
 
     def _step(self) -> None:
         while self._calls:
+            self._idle = IDLE_SECONDS  # there may be another one soon
             self._answer(*self._calls.popleft())
         self.tick()
         if self._renewal.due:
@@ -222,11 +226,17 @@ class KafkaReader:
         batch = self.consumer.consume(BATCH, 0)
         self._busy = BUSY <= len(batch) < BATCH
         if not batch:
-            batch = self.consumer.consume(1, IDLE_SECONDS)
+            batch = self.consumer.consume(1, self._idle)
         if batch:
             self._sort(batch)
             batch.clear()
-        elif not self._behind and not self._commits and (consumer := self._pace.patient_one()) is not None:
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing came."""
+        self._idle = min(self._idle * 1.02, LONGEST_IDLE_SECONDS)
+        if not self._behind and not self._commits and (consumer := self._pace.patient_one()) is not None:
             self._go_on_with(consumer, patient=True)
 
     def _open(self, settings: Mapping[str, Any]) -> Consumer:
