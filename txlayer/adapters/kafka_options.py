@@ -48,6 +48,10 @@ _CONSUMER_DEFAULTS: Mapping[str, Any] = {
     "fetch.queue.backoff.ms": 5,  # with its default of 1 s a reader that was caught up with idles after each 100,000
 }
 _PATIENT: Mapping[str, Any] = {"fetch.wait.max.ms": 500}
+_PATIENT_FOR_VALUES: Mapping[str, Any] = {
+    "fetch.wait.max.ms": 100,
+    "fetch.min.bytes": 64 * 1024,  # everybody follows the heartbeats of all: not a fetch for each of them
+}
 _IDENTITIES = ("group.id", "group.instance.id", "transactional.id")
 _OWNED = frozenset({*_PRODUCER, *_CONSUMER, *_IDENTITIES, "enable.partition.eof", "queue.buffering.max.messages"})
 _FEWEST_EVENTS = 1_000
@@ -114,9 +118,10 @@ class KafkaSettings:
         return {**_PRODUCER_DEFAULTS, **limits, **self._common(_CONSUMER_ONLY), **_PRODUCER}
 
     def consumer(self, group: str, *, tell_end: bool = False, patient: bool = False) -> dict[str, Any]:
-        """`patient`: while nothing comes the broker is asked seldom, so changes of topics take their time."""
+        """`tell_end`: for latest values. `patient`: asks the broker seldom, so that changes of topics take longer."""
         own = {"group.id": group, "enable.partition.eof": tell_end}
-        defaults = {**_CONSUMER_DEFAULTS, **_PATIENT} if patient else _CONSUMER_DEFAULTS
+        patience = _PATIENT_FOR_VALUES if tell_end else _PATIENT
+        defaults = {**_CONSUMER_DEFAULTS, **(patience if patient else {})}
         return {**defaults, **self._common(_PRODUCER_ONLY), **_CONSUMER, **own}
 
     def given(self, name: str) -> Any:

@@ -5,6 +5,9 @@ to each broker, and nothing ends it early: partitions that are added, resumed or
 until it is answered. So a consumer whose partitions change asks 50 times a second, and a reader that has been left
 alone for a while goes over to a patient one, which asks twice. What is published reaches both as soon. Before the next
 change the reader goes back: a new consumer, which has no fetch under way, reads sooner than a patient one would.
+
+Latest values are an exception. Every site follows the heartbeats of all, so with fifty sites a hundred come in a second
+to each: a patient consumer takes ten times a second what has come.
 """
 
 from __future__ import annotations

@@ -153,6 +153,10 @@ class KafkaReader:
         except TimeoutError:
             raise BrokerUnreachable(f"Kafka did not take the position within {timeout} s") from None
 
+    def hurry(self) -> None:
+        """Somebody waits for what comes next; from any thread."""
+        self._leave_call(self._hurry)
+
     def has_room(self) -> None:
         """A feed that was full may have room again; from any thread."""
         if self._behind:
