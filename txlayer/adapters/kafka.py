@@ -177,7 +177,8 @@ class KafkaBus(BusBase):
 
     def _open_reader(self, name: str, group: str, *, tell_end: bool = False) -> KafkaReader:
         swift = self._settings.consumer(group, tell_end=tell_end)
-        patient = self._settings.consumer(group, tell_end=tell_end, patient=True)
+        chosen = self._settings.given("fetch.wait.max.ms") is not None
+        patient = None if chosen else self._settings.consumer(group, tell_end=tell_end, patient=True)
         return KafkaReader(swift, name, self._settings.redact, patient)
 
     def _at_death(self, key: str, will: bytes) -> Callable[[], None]:

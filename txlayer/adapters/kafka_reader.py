@@ -105,7 +105,7 @@ class KafkaReader:
         describe: Callable[[object], str],
         patient: Mapping[str, Any] | None = None,
     ) -> None:
-        """`patient`: settings for when nothing has changed for a while."""
+        """`patient`: settings for when nothing has changed for a while; without them it is as it is always."""
         self._describe = describe
         self.tick: Callable[[], None] = lambda: None
         """Called again and again on the reader's thread."""
@@ -113,7 +113,7 @@ class KafkaReader:
         """Called there when nothing more is read, before the consumer is closed."""
         self._commits: deque[concurrent.futures.Future[None]] = deque()
         self._renewal = Renewal(lambda: self._open(settings))
-        self._pace = Pace(None if patient in (None, settings) else lambda: self._open(patient))
+        self._pace = Pace(None if patient is None else lambda: self._open(patient))
         self.consumer = self._open(settings)
         self._partitions: dict[Place, _Partition] = {}
         self._calls: deque[tuple[Callable[[], Any], concurrent.futures.Future[Any]]] = deque()
