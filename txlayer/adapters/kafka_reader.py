@@ -36,6 +36,8 @@ IDLE_SECONDS = 0.01
 """How long an idle reader waits for a message before it looks for calls."""
 LONGEST_IDLE_SECONDS = 0.03
 """The same, when there were none for a second."""
+QUIET_SECONDS = 0.1
+"""How long nothing has come when a reader goes over to a patient consumer: it must not do so amid a stream."""
 _ASK_SECONDS = 2.0
 _AGAIN_SECONDS = 1.0
 """How long a partition that the reader could not go to is left alone: asking for it holds up the others."""
@@ -104,6 +106,7 @@ class KafkaReader:
         name: str,
         describe: Callable[[object], str],
         patient: Mapping[str, Any] | None = None,
+        quiet: float = QUIET_SECONDS,
     ) -> None:
         """`patient`: settings for when nothing has changed for a while; without them it is as it is always."""
         self._describe = describe
@@ -119,6 +122,9 @@ class KafkaReader:
         self._calls: deque[tuple[Callable[[], Any], concurrent.futures.Future[Any]]] = deque()
         self._behind = self._busy = False
         self._idle = IDLE_SECONDS
+        self._quiet = quiet
+        self._came = 0.0
+        """When the last messages came."""
         self._room = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"txlayer-kafka-reader-{name}", daemon=True)
@@ -232,6 +238,7 @@ class KafkaReader:
         if not batch:
             batch = self.consumer.consume(1, self._idle)
         if batch:
+            self._came = time.monotonic()
             self._sort(batch)
             batch.clear()
         else:
@@ -240,7 +247,10 @@ class KafkaReader:
     def _rest(self) -> None:
         """Nothing came."""
         self._idle = min(self._idle * 1.02, LONGEST_IDLE_SECONDS)
-        if not self._behind and not self._commits and (consumer := self._pace.patient_one()) is not None:
+        if self._behind or self._commits or time.monotonic() - self._came < self._quiet:
+            return
+        consumer = self._pace.patient_one()
+        if consumer is not None:
             self._go_on_with(consumer, patient=True)
 
     def _open(self, settings: Mapping[str, Any]) -> Consumer:

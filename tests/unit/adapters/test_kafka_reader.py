@@ -412,3 +412,19 @@ def test_a_consumer_that_was_opened_for_later_is_closed_with_the_reader(
     opened: Any = reader._pace._next
     reader.close()
     assert opened.closed.wait(DEADLINE)
+
+
+def test_a_reader_does_not_change_its_consumer_amid_a_stream(
+    reader: KafkaReader, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = feeds(reader)
+    reader._quiet = NEVER
+    consumer.give(Read("a", 0))
+    eventually(lambda: a.offsets == [0])
+    monkeypatch.setattr(kafka_pace, "SETTLE_SECONDS", 0.0)
+    reader.hurry()
+    for _ in range(3):  # steps of the reader
+        reader.detach({}, DEADLINE)
+    assert reader.consumer is consumer
+    reader._quiet = 0.0
+    assert renewed(reader, consumer).patient
