@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from tests.conftest import DEADLINE, eventually
-from txlayer import Ack, Bus, Delivery, Gap, Identity, connect, errors
+from txlayer import Ack, Bus, Delivery, Gap, Identity, Subscription, connect, errors
 from txlayer.adapters.kafka_reader import BATCH
 from txlayer.presence import decode
 from txlayer.testing.kafka import Kafka
@@ -240,6 +240,36 @@ def test_a_full_subscription_does_not_hold_up_another_on_the_same_topic(
     go_on.set()
     eventually(lambda: len(slow) == 3000)
     assert quick == slow == sent
+
+
+def test_readers_that_settle_and_hurry_again_lose_and_repeat_nothing(
+    open_bus: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.adapters.kafka_pace.SETTLE_SECONDS", 0.2)
+    bus, publisher, inbox = open_bus(), open_bus(), list[tuple[str, int]]()
+    sent: dict[str, int] = {}
+    subscriptions = [
+        bus.subscribe(f"{name}-0", lambda d: inbox.append((d.topic, int(d.payload)))),
+        bus.subscribe(f"{name}-1", lambda d: inbox.append((d.topic, int(d.payload))), durable=name),
+    ]
+    for change in range(2, 6):
+        eventually(lambda: all(subscription._reader._pace.patient for subscription in subscriptions))
+        for number, subscription in enumerate(subscriptions):
+            publish_some(publisher, sent, subscription)
+            subscription.add(f"{name}-{change}-{number}")
+            publish_some(publisher, sent, subscription)
+    eventually(lambda: len(inbox) >= sum(sent.values()))
+    assert {topic: [n for t, n in inbox if t == topic] for topic in sent} == {
+        topic: list(range(count)) for topic, count in sent.items()
+    }
+
+
+def publish_some(bus: Bus, sent: dict[str, int], subscription: Subscription) -> None:
+    """The next number on each of its topics."""
+    for topic in sorted(subscription.topics):
+        number = sent.get(topic, 0)
+        bus.publish(topic, b"%d" % number)
+        sent[topic] = number + 1
 
 
 def test_unacknowledged_events_stop_the_reader(open_bus: Connect, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from txlayer.adapters.kafka_names import check_subscription, directory_topic, ma
 from txlayer.adapters.kafka_options import KafkaOptions, KafkaSettings, read_target
 from txlayer.adapters.kafka_outbox import RECORD_BYTES, KafkaOutbox
 from txlayer.adapters.kafka_positions import Committer, Positions
-from txlayer.adapters.kafka_reader import KafkaReader
+from txlayer.adapters.kafka_reader import QUIET_SECONDS, KafkaReader
 from txlayer.adapters.kafka_subscription import KafkaSubscription
 from txlayer.adapters.kafka_topics import KafkaTopics
 from txlayer.adapters.lane import LaneOptions
@@ -176,7 +176,11 @@ class KafkaBus(BusBase):
         return self._open_reader("latest", f"txlayer-{self._streams.publisher.hex()}", tell_end=True)
 
     def _open_reader(self, name: str, group: str, *, tell_end: bool = False) -> KafkaReader:
-        return KafkaReader(self._settings.consumer(group, tell_end=tell_end), name, self._settings.redact)
+        swift = self._settings.consumer(group, tell_end=tell_end)
+        chosen = self._settings.given("fetch.wait.max.ms") is not None
+        patient = None if chosen else self._settings.consumer(group, tell_end=tell_end, patient=True)
+        quiet = 0.0 if tell_end else QUIET_SECONDS  # the heartbeats of many never pause, and may come a little later
+        return KafkaReader(swift, name, self._settings.redact, patient, quiet)
 
     def _at_death(self, key: str, will: bytes) -> Callable[[], None]:
         """Kafka has no last will: the heartbeats stop."""

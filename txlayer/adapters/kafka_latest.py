@@ -123,7 +123,11 @@ class KafkaDirectory:
         watch = KafkaWatch(self, prefix, handler)
         try:
             with self._lock:
-                feed = self._kinds.get(topic) or self._follow(topic)
+                feed = self._kinds.get(topic)
+                if feed is None:
+                    feed = self._follow(topic)
+                elif self._reader is not None:
+                    self._reader.hurry()  # whoever begins to watch waits for what there is
                 feed.watches.append(watch)
             feed.wait_for(self._positions.ends([(topic, 0)])[topic, 0], deadline)
             feed.tell(watch)

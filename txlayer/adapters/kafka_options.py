@@ -23,7 +23,7 @@ _PRODUCER_ONLY = ("linger.", "batch.", "queue.buffering.", "compression.", "acks
 _CONSUMER_ONLY = ("fetch.", "max.partition.fetch.", "queued.", "isolation.level", "check.crcs", "session.", "max.poll.")
 
 _COMMON: Mapping[str, Any] = {
-    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.ms": 20,  # half of it is also how long a new client waits before it connects
     "reconnect.backoff.max.ms": 1_000,  # the client adds jitter; its own default of 10 s is long after a restart
     "retry.backoff.ms": 50,
     "socket.keepalive.enable": True,
@@ -44,8 +44,13 @@ _CONSUMER: Mapping[str, Any] = {
 }
 _PRODUCER_DEFAULTS: Mapping[str, Any] = {"linger.ms": 1}
 _CONSUMER_DEFAULTS: Mapping[str, Any] = {
-    "fetch.wait.max.ms": 20,  # a partition added at run-time waits for the fetch in flight, held this long
+    "fetch.wait.max.ms": 20,  # a partition added at run-time waits for the fetch in flight, held this long; see Pace
     "fetch.queue.backoff.ms": 5,  # with its default of 1 s a reader that was caught up with idles after each 100,000
+}
+_PATIENT: Mapping[str, Any] = {"fetch.wait.max.ms": 500}
+_PATIENT_FOR_VALUES: Mapping[str, Any] = {
+    "fetch.wait.max.ms": 100,
+    "fetch.min.bytes": 64 * 1024,  # everybody follows the heartbeats of all: not a fetch for each of them
 }
 _IDENTITIES = ("group.id", "group.instance.id", "transactional.id")
 _OWNED = frozenset({*_PRODUCER, *_CONSUMER, *_IDENTITIES, "enable.partition.eof", "queue.buffering.max.messages"})
@@ -112,9 +117,12 @@ class KafkaSettings:
         }
         return {**_PRODUCER_DEFAULTS, **limits, **self._common(_CONSUMER_ONLY), **_PRODUCER}
 
-    def consumer(self, group: str, *, tell_end: bool = False) -> dict[str, Any]:
+    def consumer(self, group: str, *, tell_end: bool = False, patient: bool = False) -> dict[str, Any]:
+        """`tell_end`: for latest values. `patient`: asks the broker seldom, so that changes of topics take longer."""
         own = {"group.id": group, "enable.partition.eof": tell_end}
-        return {**_CONSUMER_DEFAULTS, **self._common(_PRODUCER_ONLY), **_CONSUMER, **own}
+        patience = _PATIENT_FOR_VALUES if tell_end else _PATIENT
+        defaults = {**_CONSUMER_DEFAULTS, **(patience if patient else {})}
+        return {**defaults, **self._common(_PRODUCER_ONLY), **_CONSUMER, **own}
 
     def given(self, name: str) -> Any:
         """A setting as the user gave it; None if he did not."""

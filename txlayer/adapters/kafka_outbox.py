@@ -37,6 +37,8 @@ SERVE_EVERY = 64
 BURST_SECONDS = 0.005
 """How often it is looked whether publishers still do."""
 IDLE_SECONDS = 0.02
+SAID_SECONDS = 0.25
+"""How often the reports of what was only said are cleared away, while nobody waits for a receipt."""
 _LEARN_SECONDS = 5.0
 
 
@@ -76,6 +78,9 @@ class KafkaOutbox:
         self._waiting_bytes = 0
         self._idle = threading.Condition(self._order)
         self._stopped = threading.Event()
+        self._dozing = False
+        """The poller waits for `_wake`; looked at after an event was handed over."""
+        self._wake = threading.Event()
         self._poller = threading.Thread(target=self._poll, name="txlayer-kafka-poll", daemon=True)
         self._poller.start()
 
@@ -104,6 +109,8 @@ class KafkaOutbox:
             self._order.release()
         if not number:
             return self.send(route.topic, payload, None, key, type)
+        if self._dozing:
+            self._wake.set()
         if not number % SERVE_EVERY:
             self._served_by_publishers += 1
             self._serve(0)
@@ -153,7 +160,11 @@ class KafkaOutbox:
             self.send(topic, payload, None, None, "")
             return
         try:
-            self._produce(route.topic, payload, None, route.default)
+            try:
+                self._produce(route.topic, payload, None, route.default)
+            except BufferError:
+                self._serve(0)  # perhaps it is full of reports that nobody waits for
+                self._produce(route.topic, payload, None, route.default)
         except BufferError:
             raise self._full() from None
         except KafkaException as exc:
@@ -178,6 +189,7 @@ class KafkaOutbox:
             self.producer.purge(in_queue=True, in_flight=True)
             self.producer.flush(1.0)
         self._stopped.set()
+        self._wake.set()
         self._poller.join(5.0)
         with self._in_use:
             if hasattr(self.producer, "close"):  # older drivers close it with the object
@@ -191,11 +203,20 @@ class KafkaOutbox:
         """
         served = 0
         while not self._stopped.is_set():
-            if served == self._served_by_publishers:
-                self.producer.poll(IDLE_SECONDS)
-            else:
+            if served != self._served_by_publishers:
                 served = self._served_by_publishers
                 time.sleep(BURST_SECONDS)
+            elif not self.producer.poll(IDLE_SECONDS):
+                self._doze()
+
+    def _doze(self) -> None:
+        """Wait until somebody wants a receipt: what is only said need not wake a thread."""
+        self._dozing = True
+        if not len(self.producer):  # looked at now: who hands over later sees that this thread dozes
+            while not self._wake.wait(SAID_SECONDS):
+                self.producer.poll(0)
+        self._dozing = False
+        self._wake.clear()
 
     def _serve_beside(self, timeout: float) -> None:
         """Serve on a publisher's thread, unless another one does or the producer is being closed."""
@@ -277,6 +298,8 @@ class KafkaOutbox:
             raise self._refused(exc) from exc
         if event.type is not None:
             stream.number += 1
+        if self._dozing:
+            self._wake.set()
 
     def _size(self, payload: bytes | None, key: bytes | None, headers: Mapping[str, str] | None) -> int:
         size = len(payload or b"") + len(key or b"")
@@ -288,6 +311,7 @@ class KafkaOutbox:
 
     def _full(self) -> Backpressure:
         limit = self._buffer_bytes
+        self._wake.set()
         return Backpressure(
             f"{len(self.producer)} events wait for the broker; the limit is buffer_bytes={limit} of payload, "
             f"or {most_events(limit)} events: wait, or raise it"

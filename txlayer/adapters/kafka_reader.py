@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from txlayer.adapters.kafka_pace import Pace
 from txlayer.adapters.kafka_renewal import Renewal, close_soon
 from txlayer.errors import BrokerUnreachable, Closed, SubscribeFailed
 
@@ -33,6 +34,10 @@ GATHER_SECONDS = 0.003
 """After a batch of at least `BUSY`, how long the next one grows: every batch wakes other threads."""
 IDLE_SECONDS = 0.01
 """How long an idle reader waits for a message before it looks for calls."""
+LONGEST_IDLE_SECONDS = 0.03
+"""The same, when there were none for a second."""
+QUIET_SECONDS = 0.1
+"""How long nothing has come when a reader goes over to a patient consumer: it must not do so amid a stream."""
 _ASK_SECONDS = 2.0
 _AGAIN_SECONDS = 1.0
 """How long a partition that the reader could not go to is left alone: asking for it holds up the others."""
@@ -89,6 +94,9 @@ class _Partition:
         """When to try again what has failed."""
 
 
+_NONE: Mapping[Place, _Partition] = {}
+
+
 class KafkaReader:
     """One consumer, one thread."""
 
@@ -97,19 +105,26 @@ class KafkaReader:
         settings: Mapping[str, Any],
         name: str,
         describe: Callable[[object], str],
+        patient: Mapping[str, Any] | None = None,
+        quiet: float = QUIET_SECONDS,
     ) -> None:
-        self._settings = settings
+        """`patient`: settings for when nothing has changed for a while; without them it is as it is always."""
         self._describe = describe
         self.tick: Callable[[], None] = lambda: None
         """Called again and again on the reader's thread."""
         self.last: Callable[[], None] = lambda: None
         """Called there when nothing more is read, before the consumer is closed."""
         self._commits: deque[concurrent.futures.Future[None]] = deque()
-        self._renewal = Renewal(self._open)
-        self.consumer = self._open()
+        self._renewal = Renewal(lambda: self._open(settings))
+        self._pace = Pace(None if patient is None else lambda: self._open(patient))
+        self.consumer = self._open(settings)
         self._partitions: dict[Place, _Partition] = {}
         self._calls: deque[tuple[Callable[[], Any], concurrent.futures.Future[Any]]] = deque()
         self._behind = self._busy = False
+        self._idle = IDLE_SECONDS
+        self._quiet = quiet
+        self._came = 0.0
+        """When the last messages came."""
         self._room = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"txlayer-kafka-reader-{name}", daemon=True)
@@ -144,6 +159,10 @@ class KafkaReader:
         except TimeoutError:
             raise BrokerUnreachable(f"Kafka did not take the position within {timeout} s") from None
 
+    def hurry(self) -> None:
+        """Somebody waits for what comes next; from any thread."""
+        self._leave_call(self._hurry)
+
     def has_room(self) -> None:
         """A feed that was full may have room again; from any thread."""
         if self._behind:
@@ -175,6 +194,7 @@ class KafkaReader:
             self.last()
         except KafkaException as exc:
             _logger.warning("the last positions were not committed: %s", self._describe(exc.args[0]))
+        self._pace.close()
         self.consumer.close()
 
     def commit(self, offsets: Mapping[Place, int]) -> concurrent.futures.Future[None]:
@@ -202,6 +222,7 @@ class KafkaReader:
 
     def _step(self) -> None:
         while self._calls:
+            self._idle = IDLE_SECONDS  # there may be another one soon
             self._answer(*self._calls.popleft())
         self.tick()
         if self._renewal.due:
@@ -215,12 +236,24 @@ class KafkaReader:
         batch = self.consumer.consume(BATCH, 0)
         self._busy = BUSY <= len(batch) < BATCH
         if not batch:
-            batch = self.consumer.consume(1, IDLE_SECONDS)
+            batch = self.consumer.consume(1, self._idle)
         if batch:
+            self._came = time.monotonic()
             self._sort(batch)
             batch.clear()
+        else:
+            self._rest()
 
-    def _open(self) -> Consumer:
+    def _rest(self) -> None:
+        """Nothing came."""
+        self._idle = min(self._idle * 1.02, LONGEST_IDLE_SECONDS)
+        if self._behind or self._commits or time.monotonic() - self._came < self._quiet:
+            return
+        consumer = self._pace.patient_one()
+        if consumer is not None:
+            self._go_on_with(consumer, patient=True)
+
+    def _open(self, settings: Mapping[str, Any]) -> Consumer:
         """A consumer that is heard as long as it is the reader's."""
         opened: list[Consumer] = []
 
@@ -233,25 +266,48 @@ class KafkaReader:
             if opened and opened[0] is self.consumer:
                 self._on_commit(error, places)
 
-        opened.append(Consumer({**self._settings, "error_cb": on_error, "on_commit": on_commit}))
+        opened.append(Consumer({**settings, "error_cb": on_error, "on_commit": on_commit}))
         return opened[0]
 
     def _renew(self) -> None:
-        """Go on with another consumer where this one stands."""
+        """This consumer has lost every broker."""
         consumer = self._renewal.replacement()
         if consumer is None:
             return
+        self._pace.hurry()
+        self._go_on_with(consumer)
+        self._renewal.done()
+        _logger.info("Kafka: a broker is back, reading goes on with a new consumer")
+
+    def _hurry(self, new: Mapping[Place, _Partition] = _NONE) -> bool:
+        """Before partitions or positions change: a patient consumer would first wait for the answer that it asked for.
+
+        False if it is the same consumer still, so that `new` has to be assigned: a swift one, or no broker is there
+        to tell another one the topics.
+        """
+        self._pace.hurry()
+        if not self._pace.patient or (consumer := self._renewal.replacement()) is None:
+            return False
+        self._go_on_with(consumer, new)
+        return True
+
+    def _go_on_with(
+        self, consumer: Consumer, new: Mapping[Place, _Partition] = _NONE, *, patient: bool = False
+    ) -> None:
+        """Another consumer begins where the feeds stand; what this one has fetched ahead is fetched again."""
         assigned = {place: partition for place, partition in self._partitions.items() if partition.assigned}
+        assigned.update(new)  # at once: those assigned later would wait for its first fetch
+        for partition in assigned.values():
+            partition.position = _first(partition)
         if assigned:
             consumer.incremental_assign([TopicPartition(*place, one.position) for place, one in assigned.items()])
         if paused := [TopicPartition(*place) for place, partition in assigned.items() if partition.paused]:
             consumer.pause(paused)
         former, self.consumer = self.consumer, consumer
-        self._renewal.done()
+        self._pace.patient = patient
         close_soon(former)
-        _logger.info("Kafka: a broker is back, reading goes on with a new consumer")
         while self._commits:
-            self._commits.popleft().set_exception(BrokerUnreachable("the broker was away before it took the position"))
+            self._commits.popleft().set_exception(BrokerUnreachable("the consumer was replaced before it was answered"))
 
     def _sort(self, batch: list[Message]) -> None:
         """Give each partition its messages, in order."""
@@ -322,29 +378,31 @@ class KafkaReader:
         here = TopicPartition(*place)
         if all(feed.behind for feed in partition.feeds):
             if not partition.paused:
+                self._hurry()
                 self.consumer.pause([here])
                 partition.paused = True
             return
         if partition.astray:
             self._find_position(place, partition)
             return
+        if partition.paused or _is_elsewhere(partition):
+            self._hurry()
         if partition.paused:
             self.consumer.resume([here])
             partition.paused = False
-        first = _first(partition)
-        if first < partition.position or first > partition.position + _FAR:
+        if _is_elsewhere(partition):
+            first = _first(partition)
             self.consumer.seek(TopicPartition(*place, first))
             partition.position = first
 
     def _attach(self, feeds: Mapping[Place, Feed]) -> None:
-        new = [TopicPartition(*place, feed.next) for place, feed in feeds.items() if place not in self._partitions]
-        if new:
-            self._learn({place.topic for place in new})
-            self.consumer.incremental_assign(new)
+        new = {place: _Partition(feed.next) for place, feed in feeds.items() if place not in self._partitions}
+        if new and not self._hurry(new):
+            self._learn({topic for topic, _ in new})
+            self.consumer.incremental_assign([TopicPartition(*place, one.position) for place, one in new.items()])
+        self._partitions.update(new)
         for place, feed in feeds.items():
-            partition = self._partitions.get(place)
-            if partition is None:
-                partition = self._partitions[place] = _Partition(feed.next)
+            partition = self._partitions[place]
             partition.feeds.append(feed)
             if feed.next < partition.position or partition.paused:
                 self._behind = True  # it has to go back
@@ -399,6 +457,7 @@ class KafkaReader:
     def _find_position(self, place: Place, partition: _Partition) -> None:
         """The position is gone: retention has removed it, or the topic was deleted and made again."""
         here = TopicPartition(*place)
+        self._hurry()
         low, high = self.consumer.get_watermark_offsets(here, timeout=_ASK_SECONDS)
         for feed in partition.feeds:
             if feed.next < low:
@@ -448,5 +507,11 @@ def _offset(message: Message) -> int:
 
 
 def _first(partition: _Partition) -> int:
-    """Where the first of those stands that are not left behind."""
-    return min(feed.next for feed in partition.feeds if not feed.behind)
+    """Where the first of those stands that are not left behind; its own position if all are."""
+    return min((feed.next for feed in partition.feeds if not feed.behind), default=partition.position)
+
+
+def _is_elsewhere(partition: _Partition) -> bool:
+    """Its first feed is not where it reads."""
+    first = _first(partition)
+    return first < partition.position or first > partition.position + _FAR

@@ -37,7 +37,7 @@ class Renewal:
         if time.monotonic() < self._not_before:
             return None
         consumer = self._open()
-        if _finds_broker(consumer):
+        if finds_broker(consumer):
             return consumer
         self._not_before = time.monotonic() + _AGAIN_SECONDS
         close_soon(consumer)
@@ -48,7 +48,8 @@ class Renewal:
         self.due = False
 
 
-def _finds_broker(consumer: Consumer) -> bool:
+def finds_broker(consumer: Consumer) -> bool:
+    """Whether a broker answers it; afterwards it knows the topics."""
     try:
         return bool(consumer.list_topics(timeout=_ASK_SECONDS).brokers)
     except KafkaException:

@@ -65,6 +65,14 @@ def test_any_setting_of_the_client_can_be_given_by_url_or_config() -> None:
     assert "linger.ms" not in settings.consumer("g")
 
 
+def test_a_patient_consumer_asks_less_often_and_gets_events_as_soon() -> None:
+    settings, _ = read("kafka://b")
+    swift, patient = settings.consumer("g"), settings.consumer("g", patient=True)
+    assert {name for name in swift if swift[name] != patient[name]} == {"fetch.wait.max.ms", "logger"}
+    assert swift.keys() == patient.keys()
+    assert swift["fetch.wait.max.ms"] < patient["fetch.wait.max.ms"]
+
+
 def test_the_buffer_bounds_events_too_because_the_client_counts_payloads_only() -> None:
     settings, options = read("kafka://b")
     assert settings.producer(options.buffer_bytes, 1000)["queue.buffering.max.messages"] == 262_144

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from tests.conftest import DEADLINE
+from tests.conftest import DEADLINE, eventually
 from txlayer import errors
+from txlayer.adapters import kafka_outbox
 from txlayer.adapters.kafka_outbox import SERVE_EVERY, KafkaOutbox
 from txlayer.adapters.streams import Streams
 
@@ -21,15 +22,20 @@ class Producer:
     def __init__(self) -> None:
         self.reports: list[Any] = []
         self.away = self.closed = False
+        self.polls = self.no_room = 0
 
     def produce(
-        self, topic: str, value: bytes, key: bytes | None, partition: int, on_delivery: Any, *_: Any, **more: Any
+        self, topic: str, value: bytes, key: bytes | None, partition: int, on_delivery: Any = None, *_: Any, **more: Any
     ) -> None:
         self._check_open()
+        if self.no_room:
+            raise BufferError
         self.reports.append(on_delivery)
 
     def poll(self, timeout: float) -> int:
         self._check_open()
+        self.polls += 1
+        self.no_room = max(0, self.no_room - 1)
         return 0
 
     def list_topics(self, topic: str, timeout: float) -> None:
@@ -196,3 +202,44 @@ def test_topics_that_cannot_be_had_are_not_remembered(outbox: KafkaOutbox, topic
     topics.error = None
     publish(outbox)
     assert list(outbox._routes) == ["rooms"]
+
+
+@pytest.fixture
+def dozing(outbox: KafkaOutbox, monkeypatch: pytest.MonkeyPatch) -> KafkaOutbox:
+    """One whose poller waits until somebody wants a receipt."""
+    monkeypatch.setattr(kafka_outbox, "SAID_SECONDS", 60.0)
+    publish(outbox)
+    outbox._wake.set()  # it may doze in the shorter time of before
+    eventually(lambda: outbox._dozing and not outbox._wake.is_set())
+    return outbox
+
+
+@pytest.mark.parametrize("headers", [None, {"h": "v"}])
+def test_an_event_wakes_the_thread_that_serves_its_receipt(
+    dozing: KafkaOutbox, producer: Producer, headers: dict[str, str] | None
+) -> None:
+    polls = producer.polls
+    publish(dozing) if headers is None else dozing.send("rooms", b"x", headers, None, "")
+    eventually(lambda: producer.polls > polls)
+
+
+def test_what_is_only_said_wakes_no_thread(dozing: KafkaOutbox, producer: Producer) -> None:
+    dozing.say("rooms", b"x")
+    assert not dozing._wake.is_set()
+    assert producer.reports[-1] is None
+
+
+def test_reports_of_what_was_said_are_cleared_away_before_more_is_refused(
+    dozing: KafkaOutbox, producer: Producer
+) -> None:
+    producer.no_room = 1
+    dozing.say("rooms", b"x")
+    assert len(producer.reports) == 2
+    producer.no_room = 2
+    with pytest.raises(errors.Backpressure):
+        dozing.say("rooms", b"x")
+
+
+def test_a_thread_that_dozes_does_not_hold_up_the_end(dozing: KafkaOutbox) -> None:
+    dozing.flush(0.0)
+    assert not dozing._poller.is_alive()

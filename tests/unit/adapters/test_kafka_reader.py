@@ -11,11 +11,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.conftest import DEADLINE, eventually
-from txlayer.adapters import kafka_reader, kafka_renewal
+from txlayer.adapters import kafka_pace, kafka_reader, kafka_renewal
 from txlayer.adapters.kafka_reader import Feed, KafkaReader
 from txlayer.errors import BrokerUnreachable, SubscribeFailed
 
 AWAY = KafkaError._TRANSPORT
+NEVER = 1e6
 
 
 class Read:
@@ -46,6 +47,7 @@ class Consumer:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._on_error = settings["error_cb"]
+        self.patient = settings.get("patient", False)
         self._lost = False
         self.paused: list[str] = []
         self.closed = threading.Event()
@@ -145,7 +147,9 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaReader]:
     monkeypatch.setattr(kafka_reader, "Consumer", Consumer)
     monkeypatch.setattr(kafka_reader, "_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(kafka_renewal, "_AGAIN_SECONDS", 0.0)
-    made = KafkaReader({}, "test", str)
+    monkeypatch.setattr(kafka_pace, "SETTLE_SECONDS", NEVER)
+    monkeypatch.setattr(kafka_pace, "CONNECT_SECONDS", 0.0)
+    made = KafkaReader({}, "test", str, {"patient": True})
     yield made
     made.close()
 
@@ -305,3 +309,122 @@ def test_what_a_former_consumer_says_is_not_heard(reader: KafkaReader, consumer:
     eventually(lambda: not another.batches)
     reader.detach({}, DEADLINE)
     assert reader.consumer is another
+
+
+def settled(reader: KafkaReader, monkeypatch: pytest.MonkeyPatch) -> Consumer:
+    """The patient consumer of a reader that nothing has been asked of for a while."""
+    monkeypatch.setattr(kafka_pace, "SETTLE_SECONDS", 0.0)
+    reader.hurry()
+    eventually(lambda: reader._pace.patient, "a patient consumer")
+    monkeypatch.setattr(kafka_pace, "SETTLE_SECONDS", NEVER)
+    made: Any = reader.consumer
+    assert made.patient
+    return made
+
+
+def test_a_reader_that_is_left_alone_goes_on_with_a_patient_consumer_where_it_stands(
+    reader: KafkaReader, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = feeds(reader, 5)
+    consumer.give(Read("a", 5), Read("a", 6))
+    eventually(lambda: a.offsets == [5, 6])
+    patient = settled(reader, monkeypatch)
+    assert patient.positions == {"a": 7, "b": 5}
+    assert consumer.closed.wait(DEADLINE)
+    patient.give(Read("a", 7), Read("b", 5))
+    eventually(lambda: (a.offsets, b.offsets) == ([5, 6, 7], [5]))
+    assert reader.consumer is patient
+
+
+def test_a_partition_that_is_added_does_not_wait_for_the_fetch_of_a_patient_consumer(
+    reader: KafkaReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = feeds(reader, 5)
+    patient, late = settled(reader, monkeypatch), Got(3)
+    reader.attach({("c", 0): late}, DEADLINE)
+    swift: Any = reader.consumer
+    assert not swift.patient
+    assert swift.positions == {"a": 5, "b": 5, "c": 3}
+    assert patient.closed.wait(DEADLINE)
+    swift.give(Read("a", 5), Read("c", 3))
+    eventually(lambda: (a.offsets, late.offsets) == ([5], [3]))
+
+
+def test_going_back_does_not_wait_for_the_fetch_of_a_patient_consumer(
+    reader: KafkaReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feeds(reader, 100)
+    patient, early = settled(reader, monkeypatch), Got(7)
+    reader.attach({("a", 0): early}, DEADLINE)
+    swift = renewed(reader, patient)
+    assert (swift.patient, swift.positions) == (False, {"a": 7, "b": 100})
+
+
+def test_without_a_broker_the_patient_consumer_takes_the_new_partition(
+    reader: KafkaReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feeds(reader)
+    patient = settled(reader, monkeypatch)
+    monkeypatch.setattr(Consumer, "brokers_found", iter([False]))
+    reader.attach({("c", 0): Got()}, DEADLINE)
+    assert reader.consumer is patient
+    assert patient.positions == {"a": 0, "b": 0, "c": 0}
+
+
+def test_a_patient_consumer_that_has_lost_every_broker_is_replaced_too(
+    reader: KafkaReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = feeds(reader)
+    patient = settled(reader, monkeypatch)
+    patient.lose_brokers()
+    another = renewed(reader, patient)
+    another.give(Read("a", 0))
+    eventually(lambda: a.offsets == [0])
+    assert not another.patient
+
+
+def test_a_reader_is_not_patient_while_somebody_is_left_behind(
+    reader: KafkaReader, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = feeds(reader)
+    patient = settled(reader, monkeypatch)
+    a.no_room = True
+    patient.give(Read("a", 0))
+    swift = renewed(reader, patient)
+    eventually(lambda: swift.paused == ["a"])
+    monkeypatch.setattr(kafka_pace, "SETTLE_SECONDS", 0.0)
+    swift.give(Read("b", 0))
+    eventually(lambda: b.offsets == [0])
+    reader.detach({}, DEADLINE)
+    assert reader.consumer is swift
+    a.no_room = False
+    reader.has_room()
+    assert renewed(reader, swift).patient
+
+
+def test_a_consumer_that_was_opened_for_later_is_closed_with_the_reader(
+    reader: KafkaReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_pace, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(kafka_pace, "CONNECT_SECONDS", NEVER)
+    reader.hurry()
+    eventually(lambda: reader._pace._next is not None)
+    opened: Any = reader._pace._next
+    reader.close()
+    assert opened.closed.wait(DEADLINE)
+
+
+def test_a_reader_does_not_change_its_consumer_amid_a_stream(
+    reader: KafkaReader, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = feeds(reader)
+    reader._quiet = NEVER
+    consumer.give(Read("a", 0))
+    eventually(lambda: a.offsets == [0])
+    monkeypatch.setattr(kafka_pace, "SETTLE_SECONDS", 0.0)
+    reader.hurry()
+    for _ in range(3):  # steps of the reader
+        reader.detach({}, DEADLINE)
+    assert reader.consumer is consumer
+    reader._quiet = 0.0
+    assert renewed(reader, consumer).patient
