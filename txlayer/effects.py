@@ -291,6 +291,7 @@ class ScopeChosen(Struct, frozen=True):
     `parts`: the names of the subscribers that take part, to be found again after a restart.
     `leaving`: the site does not subscribe to the type any more, as its presence says, soon or already.
     `waits`: a resource, or code of the application, waits for the decision.
+    `resource`: one takes part, which can tell after a crash what it has done.
     """
 
     tx: TxId
@@ -304,6 +305,7 @@ class ScopeChosen(Struct, frozen=True):
     parts: tuple[str, ...] = ()
     leaving: bool = False
     waits: bool = True
+    resource: bool = True
 
 
 class HandlerDone(Struct, frozen=True):

@@ -155,6 +155,8 @@ class VotedNo(Record, frozen=True):
     hashes: Hashes | None = None
     identity: bool = False
     attributes: tuple[tuple[str, str], ...] = ()
+    lost: bool = False
+    """There was an intent, and the work behind it is gone: a yes may have been said."""
 
 
 class MemberDecided(Record, frozen=True):

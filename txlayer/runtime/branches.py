@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from typing import Any
 
 from txlayer.effects import Compensate, InspectUnit
@@ -17,11 +18,25 @@ class Attempt:
     """One try at a piece of work. One that was given up must not touch a resource any more."""
 
     given_up: bool = False
+    preparing: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def check(self) -> None:
         """Stop a thread that comes back too late."""
         if self.given_up:
             raise ResourceError("this attempt was given up: it took too long")
+
+    def prepare(self) -> bool:
+        """From now on it is not given up: a resource that prepares keeps to deadlines of its own. False if it was."""
+        with self._lock:
+            self.preparing = not self.given_up
+            return self.preparing
+
+    def give_up(self) -> bool:
+        """False if it prepares."""
+        with self._lock:
+            self.given_up = not self.preparing
+            return self.given_up
 
 
 class NoBranch:

@@ -233,6 +233,7 @@ class Membership:
             len(self.resources) <= 1 and not compensatable, max((s.attempts for s in taking), default=1),
             tuple(sorted(attributes.items())), tuple(kind for kind in ChainKind if kind in self.readers),
             tuple(sorted({s.name for s in taking})), self.leaving, bool(self.resources) or not self.quiet,
+            bool(self.resources),
         )  # fmt: skip
 
     def _ask(self, subscriber: Subscriber, part: Part) -> Answer:

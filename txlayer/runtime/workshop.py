@@ -1,11 +1,11 @@
 """Runs the work of members: for one transaction one piece after the other, on three pools of threads.
 
-Handlers run on the first. Preparing, and committing in one phase, run on the second: the statements of a batch are sent
-with them, so they wait for locks as handlers do. What releases locks, finishing and rolling back, runs on the third,
-which nobody who waits for a lock can fill. Work that runs neither application code nor a resource is done at once, and
-markers are forgotten many at a time, because nobody waits for that. A
-handler past its deadline is given up: its vote is no, its thread is counted as stuck. Finishing that fails, because a
-database is away, is tried again until it works.
+Handlers run on the first, and the last one of a unit prepares it where it may. Preparing otherwise, and committing in
+one phase, run on the second: the statements of a batch are sent with them, so they wait for locks as handlers do. What
+releases locks, finishing and rolling back, runs on the third, which nobody who waits for a lock can fill. Work that
+runs neither application code nor a resource is done at once, and markers are forgotten many at a time, because nobody
+waits for that. A handler past its deadline is given up: its vote is no, its thread is counted as stuck. Finishing that
+fails, because a database is away, is tried again until it works.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class Workshop:
             member.consented = True
             task = Consent(task.tx)
             self._queues[task.tx].appendleft(task)
-        if isinstance(task, PrepareUnit | RunHandler) and self._is_behind(task):
+        if isinstance(task, PrepareUnit | RunHandler) and self._is_behind(task, member):
             self._behind.append(task)
             return
         if self._at_once(task, member):
@@ -287,8 +287,9 @@ class Workshop:
             seconds = self.within * max(1, len(task.events) if isinstance(task, ApplyWhole | Compensate) else 1)
             self._set_deadline(seconds, _Running(task, member, attempt, job, seconds))
 
-    def _is_behind(self, task: PrepareUnit | RunHandler) -> bool:
-        return self.finishing >= _MOST_FINISHING and (isinstance(task, PrepareUnit) or task.prepares)
+    def _is_behind(self, task: PrepareUnit | RunHandler, member: Membership) -> bool:
+        prepares = isinstance(task, PrepareUnit) or (task.prepares and member.quiet)
+        return prepares and self.finishing >= _MOST_FINISHING
 
     def _hand_in(self, task: Task, pool: Pool, quiet: bool, job: Job) -> None:
         """On a worker. With other jobs to do it leaves the turn to the loop, which takes several results at once."""
@@ -374,9 +375,11 @@ class Workshop:
         waited = time.monotonic() - job.started if job.started is not None else 0.0
         if waited < running.seconds:
             self._set_deadline(running.seconds - waited, running)
+        elif not running.attempt.give_up():
+            self._set_deadline(running.seconds, running)
         elif self.handlers.give_up(job):
             self.late += 1
-            running.attempt.given_up = running.member.lost = True
+            running.member.lost = True
             self._abandon(running)
             if isinstance(task, ApplyWhole | Compensate):
                 self.members.renew(task.tx)
@@ -418,10 +421,10 @@ class Workshop:
     def _perform(self, task: Task, member: Membership, attempt: Attempt) -> Result:
         result = self._perform_one(task, member, attempt)
         prepares = isinstance(task, RunHandler) and task.prepares and member.quiet
-        if not prepares or not isinstance(result, HandlerDone) or not result.ok:
+        if not prepares or not isinstance(result, HandlerDone) or not result.ok or not attempt.prepare():
             return result
         prepared = self._perform_one(PrepareUnit(task.tx), member, attempt)
-        return UnitPrepared(task.tx, False, prepared.reason) if isinstance(prepared, Again) else prepared
+        return result if isinstance(prepared, Again) else prepared  # then it is asked for, and tried, by itself
 
     def _perform_one(self, task: Task, member: Membership, attempt: Attempt) -> Result:
         if self.probe is not None:

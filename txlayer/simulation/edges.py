@@ -30,7 +30,7 @@ class Edges:
             return ScopeChosen(tx, Scope.NONE)
         choice = taste.choose(tx, terms.tx_type)
         self.world.history.scopes[site, tx] = choice.scope
-        if not choice.waits and choice.scope is Scope.DISTRIBUTED:
+        if not choice.resource and choice.scope is Scope.DISTRIBUTED:
             self.world.history.handled.setdefault((site, tx), Handled())
         return choice
 

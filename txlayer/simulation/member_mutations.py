@@ -60,6 +60,10 @@ def named_unheard(self: Executor, named: bool, frame: bytes) -> list[Effect]:
 _DECIDED_WITHOUT_US = Executor._on_decided_without_us
 
 
+def intent_while_the_handler_runs(self: Executor) -> bool:
+    return self.choice.waits and not self.choice.compensatable and not self.delegated
+
+
 def empty_vote_of_anyone(self: Executor) -> bool:
     return not (self.choice.compensatable or self.delegated)
 

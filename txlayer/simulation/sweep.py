@@ -19,7 +19,8 @@ from txlayer.simulation.world import World
 PLAIN = Taste(Scope.DISTRIBUTED, True, False, False, False, 1)
 ALONE = replace(PLAIN, one_phase=True)
 UNDOABLE = replace(PLAIN, compensatable=True)
-EMPTY = replace(PLAIN, waits=False)
+EMPTY = replace(PLAIN, waits=False, resource=False)
+HOOKED = replace(PLAIN, resource=False)
 ANONYMOUS = replace(PLAIN, identity=False)
 LOCAL = replace(PLAIN, scope=Scope.LOCAL)
 DURABLE = replace(LOCAL, durable=True)
@@ -104,9 +105,12 @@ CONFIGURATIONS = (
     ),
     Configuration(
         "one phase, nothing kept",
-        (NOBODY, replace(ALONE, waits=False), NOBODY),
+        (NOBODY, replace(EMPTY, one_phase=True), NOBODY),
         terms_with(limit=Limit.DISTRIBUTED),
     ),
+    Configuration("two phases, no resource", (PLAIN, HOOKED, HOOKED), terms_with(limit=Limit.DISTRIBUTED)),
+    Configuration("one shot, no resource", (NOBODY, HOOKED, HOOKED), terms_with(one_shot=True)),
+    Configuration("one phase, no resource", (NOBODY, replace(HOOKED, one_phase=True), NOBODY), terms_with()),
     Configuration("compensation", (PLAIN, UNDOABLE, UNDOABLE), terms_with(), abort=True),
     Configuration("one shot, compensation", (NOBODY, UNDOABLE, PLAIN), terms_with(one_shot=True, require=AT_LEAST_ONE)),
     Configuration("follower", (PLAIN, PLAIN, FOLLOWER, FOLLOWER), terms_with()),

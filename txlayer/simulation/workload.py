@@ -62,7 +62,8 @@ class Taste:
     follows: bool = False
     """Another subscriber of the site follows, beside this one."""
     waits: bool = True
-    """It has a resource, which waits for the decision."""
+    """A resource, or code of its own, waits for the decision."""
+    resource: bool = True
 
     def reads(self) -> ChainKind | None:
         """Which chain brings transactions to such a subscriber."""
@@ -88,7 +89,8 @@ class Taste:
         scope = Scope.NONE if self.reads() is not None else self.answer(tx_type)
         chains = tuple(kind for kind in self.chains() if kind is ChainKind.CALLS or tx_type is TxType.DISTRIBUTED)
         return ScopeChosen(
-            tx, scope, self.identity, self.compensatable, self.one_phase, self.attempts, reads=chains, waits=self.waits
+            tx, scope, self.identity, self.compensatable, self.one_phase, self.attempts, reads=chains, waits=self.waits,
+            resource=self.resource,
         )  # fmt: skip
 
 
@@ -101,9 +103,10 @@ def draw_taste(rng: Random) -> Taste:
         scope = rng.choice([Scope.LOCAL, Scope.LOCAL, Scope.FOLLOWER, Scope.NON_TRANSACTIONAL, Scope.NONE])
         durable = scope is Scope.LOCAL and rng.random() < 0.5
     compensatable = rng.random() < 0.25
-    waits = scope is not Scope.DISTRIBUTED or compensatable or rng.random() < 0.75
+    resource = scope is not Scope.DISTRIBUTED or compensatable or rng.random() < 0.7
+    waits = resource or rng.random() < 0.4
     identity, one_phase, attempts = rng.random() < 0.5, rng.random() < 0.7, rng.choice([1, 1, 2])
-    return Taste(scope, identity, compensatable, one_phase, durable, attempts, waits=waits)
+    return Taste(scope, identity, compensatable, one_phase, durable, attempts, waits=waits, resource=resource)
 
 
 def draw_terms(rng: Random, sites: list[str], members: dict[str, list[str]]) -> Terms:

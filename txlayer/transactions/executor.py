@@ -5,7 +5,7 @@ before it is said: the intent, with the events that it would have to undo and al
 before it votes yes; a no before it leaves, because a voter that forgot its no could join again through a late census
 and vote yes. A resource prepares and finishes beside the log: after a crash it tells by itself what it has done. Where
 the last event is known to be the last, its handler and the prepare are one piece of work, and the intent is logged
-meanwhile. After
+meanwhile. Without a resource nothing but the intent tells that the handlers have run, so it is logged after them. After
 a yes nothing but a decision message counts. One record per transaction stays as a tombstone until the coordinator's
 low-water mark has passed it.
 
@@ -101,6 +101,8 @@ class Executor:
     compensation: Compensation | None = None
     recorded: bool = False
     found_committed: bool = False
+    lost: bool = False
+    """There was an intent, and nothing is behind it: an earlier life may have said yes."""
 
     # Joining
 
@@ -200,7 +202,7 @@ class Executor:
         event = self.sequence.next()
         if event is not None:
             self.running = self.started = True
-            prepares = self._prepares() and event.number == self.sequence.last and self.sequence.intact()
+            prepares = self._beside_log() and event.number == self.sequence.last and self.sequence.intact()
             run = RunHandler(self.tx, event, self.handler_attempt, prepares)
             return [run, *self._log_intent()] if prepares else [run]
         if self.sequence.gap() is not None:
@@ -228,9 +230,11 @@ class Executor:
         self.state = State.PREPARING
         if self._empty():
             return self.on_prepared(UnitPrepared(self.tx, True))
-        if self._prepares():
+        if self._beside_log():
             # Both take their time, and only the vote needs both. What is prepared without an intent is rolled back.
             return [PrepareUnit(self.tx), *self._log_intent()]
+        if not self.choice.resource and not self.choice.compensatable:  # the application's last word, then the intent
+            return [CommitUnit(self.tx) if self.delegated else PrepareUnit(self.tx)]
         undo = UndoRecord(self.seat.incarnation, self.me(), self._to_undo()) if self.choice.compensatable else None
         return [*self._log_intent(), CommitUnit(self.tx, undo)]
 
@@ -249,9 +253,9 @@ class Executor:
     def _to_undo(self) -> tuple[m.Numbered, ...]:
         return self.sequence.events() if self.choice.compensatable else ()
 
-    def _prepares(self) -> bool:
-        """Whether the unit waits for the decision undecided."""
-        return self.choice.waits and not self.choice.compensatable and not self.delegated
+    def _beside_log(self) -> bool:
+        """Whether a resource prepares the unit while its intent is logged: either may come first."""
+        return self.choice.resource and not self.choice.compensatable and not self.delegated
 
     def _empty(self) -> bool:
         """Whether nothing of the unit has to be committed, undone or told."""
@@ -270,7 +274,8 @@ class Executor:
             return self._refuse(done.reason or "a resource could not prepare")
         self.state = State.PREPARED
         self.doubts = 0
-        return [self._delegated() if self.delegated else self._vote(), self._doubt_timer()]
+        intent = [] if self._empty() else self._log_intent()
+        return [*intent, self._delegated() if self.delegated else self._vote(), self._doubt_timer()]
 
     def _refuse(self, reason: str) -> list[Effect]:
         self.state = State.REFUSED
@@ -279,7 +284,7 @@ class Executor:
         known = bool(self.hashes.commit)  # of a transaction that was forgotten only the type is
         record = VotedNo(
             self.tx, self.terms.type, reason, self.delegated, self.terms if known else None, self.choice.parts,
-            self.hashes if known else None, self.choice.identity, self.choice.attributes,
+            self.hashes if known else None, self.choice.identity, self.choice.attributes, self.lost,
         )  # fmt: skip
         undo = [FinishUnit(self.tx, False)] if self.started else []
         answer = self._delegated() if self.delegated else self._vote()
@@ -301,8 +306,8 @@ class Executor:
         if self.state in (State.DONE, State.APPLYING):
             again = self.state is State.DONE and self.commit and self.me() in decision.final
             return [self._ack()] if again else []
-        if not self.hashes.commit:  # refused because it was forgotten: no token can be checked, nor need it be
-            return self._on_decided_without_us(True, frame) if self.me() in decision.final else []
+        if not self.hashes.commit:  # refused because it was forgotten: no token can be checked, so it stays refused
+            return [self._ack()] if self.me() in decision.final else []
         commit = reveals(decision.token, self.hashes.commit)
         if not commit and not reveals(decision.token, self.hashes.abort):
             return []
@@ -331,8 +336,10 @@ class Executor:
     def _on_decided_without_us(self, named: bool, frame: bytes) -> list[Effect]:
         """Before a yes vote any decision can only mean that this site rolls back.
 
-        If it is named, an earlier life voted yes for a unit that was empty, and died.
+        If it is named, an earlier life voted yes: for a unit that was empty, or whose work the resource has lost since.
         """
+        if named and self.lost:
+            return [Surface("lost", self.tx, "it is committed, and the resource has lost what this site had prepared")]
         self.frames["decision"] = frame
         self.commit = named
         ack: list[Effect] = [self._ack()] if named else []
@@ -472,6 +479,7 @@ class Executor:
         self = cls(seat, record.tx, terms, hashes, choice, Sequence(seat.limits.ahead), recorded=True)
         if isinstance(record, VotedNo):
             self.state, self.reason, self.delegated = State.REFUSED, record.reason, record.delegated
+            self.lost = record.lost
             return self
         for event in record.events:
             self.sequence.take(event)
@@ -493,7 +501,8 @@ class Executor:
         if self.state is State.PREPARING:
             return [InspectUnit(self.tx, self.choice.compensatable or self.delegated)]
         if self.state is State.APPLYING:
-            return self._apply()
+            forced = self.commit and not self.frames["decision"] and not self.choice.compensatable
+            return [InspectUnit(self.tx)] if forced else self._apply()
         if self.compensation is not None and self.compensation.parked:  # a crash may have come before that was heard
             return [Surface("parked", self.tx, "it could not be undone before the site restarted")]
         if self.state is not State.REFUSED:
@@ -505,15 +514,22 @@ class Executor:
         """What the resource held when the site came back: prepared work may be committed, anything less may not.
 
         Work that is committed already was committed on a decision that this site has heard and not written down, or by
-        an operator: it is voted for again, and the coordinator repeats its decision.
+        an operator: it is voted for again, and the coordinator repeats its decision. An operator may have forced the
+        commit of what was never prepared.
         """
+        if self.state is State.APPLYING:
+            return self._apply() if found.state != "none" else [*self._nothing_to_commit(), *self._applied()]
         if self.state is not State.PREPARING:
             return []
         at_once = self.choice.compensatable or self.delegated
         self.started = found.state == "prepared"
         self.found_committed = found.state == "committed" and not at_once  # at once is undone by an abort
         safe = found.state == "committed" or (self.started and not at_once)
+        self.lost = not safe
         return self.on_prepared(UnitPrepared(self.tx, safe, "the site restarted"))
+
+    def _nothing_to_commit(self) -> list[Effect]:
+        return [Surface("lost", self.tx, "an operator has forced a commit, and nothing was prepared")]
 
     # Messages
 

@@ -201,6 +201,8 @@ class SubscriberDesk:
             if len(held) < self.seat.limits.ahead:
                 held.append((message, frame))
             return []
+        if isinstance(message, m.Decision) and not isinstance(member, Executor):
+            return [(role, self._of_former_life(message)), *self._watch_marks()]
         match member:
             case None:
                 return [(role, self._of_unknown(message)), *self._watch_marks()]
@@ -250,13 +252,18 @@ class SubscriberDesk:
                 return self._refuse_forgotten(message.tx, message.type, delegated=False)
             case m.Delegate() if message.member == self._me(message.tx):
                 return self._refuse_forgotten(message.tx, message.type, delegated=True)
-            case m.Decision() if self._me(message.tx) in message.final:
-                # Its name on the list means that it voted yes; no record means that it applied and forgot, or that its
-                # unit was empty.
-                done = self.seat.keyring.token(message.tx, "done")
-                return [Send(message.tx.coordinator, m.Ack(message.tx, self._me(message.tx), done))]
             case _:
                 return []
+
+    def _of_former_life(self, decision: m.Decision) -> list[Effect]:
+        """A decision about which no executor knows, whatever else this life is in the transaction.
+
+        This site's name on the list means that it voted yes; no record means that it applied and forgot, or that its
+        unit was empty.
+        """
+        tx, me = decision.tx, self._me(decision.tx)
+        done = m.Ack(tx, me, self.seat.keyring.token(tx, "done"))
+        return [Send(tx.coordinator, done)] if me in decision.final else []
 
     def _refuse_forgotten(self, tx: TxId, event_type: str, delegated: bool) -> list[Effect]:
         if tx in self.asked or self.marks.finished(tx):

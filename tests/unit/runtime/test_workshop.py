@@ -21,6 +21,7 @@ from txlayer.errors import ResourceError, ResourceUnavailable
 from txlayer.messages import Item, Numbered, TxId
 from txlayer.resources.memory import MemoryResource
 from txlayer.runtime import workshop as module
+from txlayer.runtime.branches import Attempt
 from txlayer.runtime.pool import Job
 from txlayer.runtime.workshop import Lend, Workshop
 
@@ -136,7 +137,7 @@ def test_the_last_handler_prepares_as_well_unless_the_application_has_the_last_w
     assert not rig.voters.jobs
 
 
-def test_a_prepare_that_fails_after_the_last_handler_is_refused_and_no_handler_runs_again(
+def test_a_prepare_that_cannot_be_done_after_the_last_handler_is_asked_for_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def away(self: MemoryResource, tx: TxId, of: int = 1) -> None:
@@ -145,7 +146,29 @@ def test_a_prepare_that_fails_after_the_last_handler_is_refused_and_no_handler_r
     monkeypatch.setattr(MemoryResource, "prepare", away)
     rig = Rig()
     rig.shop.take(RunHandler(TX, Numbered(1, Item("t", b""), "p"), prepares=True))
-    assert rig.handlers.jobs[0].run() == UnitPrepared(TX, False, "away")
+    assert rig.handlers.jobs[0].run() == HandlerDone(TX, 1, True)
+
+
+def test_a_handler_is_given_up_or_prepares_never_both() -> None:
+    late, preparing = Attempt(), Attempt()
+    assert late.give_up()
+    assert not late.prepare()
+    assert preparing.prepare()
+    assert not preparing.give_up()
+    preparing.check()
+
+
+def test_what_prepares_is_not_given_up_with_its_handler() -> None:
+    rig = Rig()
+    rig.shop.within = 0.0
+    rig.shop.take(RunHandler(TX, Numbered(1, Item("t", b""), "p"), prepares=True))
+    (job,) = rig.handlers.jobs
+    job.started = 0.0
+    assert job.run() == UnitPrepared(TX, True)
+    rig.planned[-1]()
+    assert len(rig.planned) == 2, "looked at again later"
+    assert not rig.brought
+    assert rig.resource.prepared
 
 
 def test_nothing_is_prepared_while_too_much_is_being_finished(monkeypatch: pytest.MonkeyPatch) -> None:

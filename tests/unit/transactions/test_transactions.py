@@ -39,6 +39,8 @@ from txlayer.messages import (
     TxId,
     TxType,
 )
+from txlayer.records import MemberDecided
+from txlayer.resources.memory import MemoryResource
 from txlayer.runtime.unit_work import WORK
 from txlayer.tokens import digest_of
 from txlayer.transactions.local_executor import LocalExecutor
@@ -85,7 +87,8 @@ def test_all_members_commit_and_nothing_is_left() -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_member_with_nothing_to_prepare_or_to_finish_writes_nothing_down(commit: bool) -> None:
-    bench, work = Bench(Site("p"), Site("a", member(waits=False)), Site("b", member(waits=False))), []
+    empty, work = member(waits=False, resource=False), []
+    bench = Bench(Site("p"), Site("a", empty), Site("b", empty))
     bench.spy = lambda site, effect: work.append(type(effect).__name__) if isinstance(effect, WORK) else None
     tx = begin(bench)
     publish(bench, "p", "k", "one")
@@ -117,10 +120,74 @@ def test_in_one_shot_the_intent_is_logged_while_the_handler_runs_and_prepares(al
     assert list(bench.sites["a"].resource.values) == ["one"]
 
 
+@pytest.mark.parametrize("scope", [Scope.LOCAL, Scope.NON_TRANSACTIONAL, Scope.NONE])
+def test_a_commit_that_names_a_former_life_is_acknowledged_in_whatever_scope_the_next_one_is(scope: Scope) -> None:
+    bench = Bench(Site("p"), Site("a", member(waits=False, resource=False)), Site("b", member()))
+    tx = begin(bench)
+    publish(bench, "p", "k", "one")
+    bench.lose = lambda target, message: isinstance(message, m.Decision) and target == "a"
+    bench.give("p", CommitCall("k"))
+    bench.sites["a"].scope = member(scope=scope)
+    bench.restart("a")
+    census = next(msg for target, msg in bench.sent if target == "a" and isinstance(msg, m.Census))
+    bench.give("a", Received(census, b"frame"))
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry")
+    assert not bench.sites["p"].participant.coordinator.transactions[tx].unacknowledged
+
+
+def test_a_commit_of_work_that_the_resource_has_lost_is_not_acknowledged_and_told() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    tx = begin(bench)
+    publish(bench, "p", "k", "one")
+    bench.lose = lambda target, message: isinstance(message, m.Decision) and target == "a"
+    bench.give("p", CommitCall("k"))
+    bench.sites["a"].resource = MemoryResource()
+    bench.restart("a")
+    bench.restart("a")  # what it refuses now it also knows the next time
+    bench.lose = lambda target, message: False
+    bench.fire("p", "retry")
+    assert bench.sites["p"].participant.coordinator.transactions[tx].unacknowledged
+    assert "lost" in [surface.what for surface in bench.sites["a"].surfaced]
+
+
+def test_a_decision_that_cannot_be_checked_silences_no_refusal() -> None:
+    bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
+    tx = begin(bench)
+    bench.restart("a")
+    bench.lose = lambda target, message: isinstance(message, m.Vote)
+    bench.give("p", CommitCall("k"))
+    me = bench.sites["a"].participant.subscriber._me(tx)
+    bench.give("a", Received(m.Decision(tx, b"x" * 32, (me,)), b"forged"))
+    bench.lose = lambda target, message: False
+    bench.fire("a", "doubt")
+    assert status(bench) is Status.ABORTED
+
+
+@pytest.mark.parametrize("one_shot", [True, False])
+def test_without_a_resource_the_intent_is_logged_after_the_application_had_the_last_word(one_shot: bool) -> None:
+    bench, asked = Bench(Site("p"), Site("a", member(resource=False))), []
+    bench.spy = lambda site, effect: asked.append(type(effect).__name__) if site.name == "a" else None
+    bench.give("p", BeginCall("k", Terms("orders", one_shot=one_shot), "p", (Item("orders", b"one"),) * one_shot))
+    if not one_shot:
+        publish(bench, "p", "k", "one")
+        bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.COMMITTED
+    assert asked.index("PrepareUnit") < asked.index("Append")
+
+
+def test_a_forced_commit_of_what_was_never_prepared_ends_and_is_told() -> None:
+    bench, site = Bench(Site("p"), Site("a", member())), "a"
+    tx = TxId("p", "log-p", 7, "abcd")
+    bench.sites[site].records[f"m/{tx}"] = MemberDecided(tx, "orders", True, b"")
+    bench.restart(site)
+    assert "lost" in [surface.what for surface in bench.sites[site].surfaced]
+
+
 @pytest.mark.parametrize("asked_again", ["", "Prepare", "Census"])
 def test_a_commit_that_names_a_life_without_a_record_is_acknowledged_by_the_next(asked_again: str) -> None:
     """Whatever reaches it first: the commit, a late copy of what its former life had answered, or all of that."""
-    bench = Bench(Site("p"), Site("a", member(waits=False)), Site("b", member()))
+    bench = Bench(Site("p"), Site("a", member(waits=False, resource=False)), Site("b", member()))
     tx = begin(bench)
     publish(bench, "p", "k", "one")
     bench.lose = lambda target, message: isinstance(message, m.Decision) and target == "a"
