@@ -201,17 +201,17 @@ class SubscriberDesk:
             if len(held) < self.seat.limits.ahead:
                 held.append((message, frame))
             return []
-        if isinstance(message, m.Decision) and not isinstance(member, Executor):
-            return [(role, self._of_former_life(message)), *self._watch_marks()]
         match member:
             case None:
                 return [(role, self._of_unknown(message)), *self._watch_marks()]
             case Executor():
                 return [(role, self._to_executor(member, message, frame)), *self._watch_marks()]
             case LocalExecutor():
-                return [(role, self._to_local(member, message)), *self._watch_marks()]
+                effects = [*self._to_local(member, message), *self._of_former_life(message)]
+                return [(role, effects), *self._watch_marks()]
             case Listener():
-                return [(role, member.on_event(message.event) if isinstance(message, m.Event) else [])]
+                heard = member.on_event(message.event) if isinstance(message, m.Event) else []
+                return [(role, [*heard, *self._of_former_life(message)])]
 
     def _to_executor(self, executor: Executor, message: AnyMessage, frame: bytes) -> list[Effect]:
         match message:
@@ -253,17 +253,18 @@ class SubscriberDesk:
             case m.Delegate() if message.member == self._me(message.tx):
                 return self._refuse_forgotten(message.tx, message.type, delegated=True)
             case _:
-                return []
+                return self._of_former_life(message)
 
-    def _of_former_life(self, decision: m.Decision) -> list[Effect]:
-        """A decision about which no executor knows, whatever else this life is in the transaction.
+    def _of_former_life(self, message: AnyMessage) -> list[Effect]:
+        """Acknowledge a commit that names this site while no executor knows of it, whatever else it is in it now.
 
-        This site's name on the list means that it voted yes; no record means that it applied and forgot, or that its
-        unit was empty.
+        Its name on the list means that it voted yes; no record means that it applied and forgot, or that its unit was
+        empty.
         """
-        tx, me = decision.tx, self._me(decision.tx)
-        done = m.Ack(tx, me, self.seat.keyring.token(tx, "done"))
-        return [Send(tx.coordinator, done)] if me in decision.final else []
+        if not isinstance(message, m.Decision) or self._me(message.tx) not in message.final:
+            return []
+        done = self.seat.keyring.token(message.tx, "done")
+        return [Send(message.tx.coordinator, m.Ack(message.tx, self._me(message.tx), done))]
 
     def _refuse_forgotten(self, tx: TxId, event_type: str, delegated: bool) -> list[Effect]:
         if tx in self.asked or self.marks.finished(tx):

@@ -177,4 +177,4 @@ def test_a_claim_that_cannot_be_is_not_found_and_those_beside_it_are(rank: int, 
         claims.announce(bus, "c", good).wait(DEADLINE)
         found: list[claims.Claim] = []
         claims.watch(bus, "c", found.append).close()
-    assert found == [good]
+    assert set(found) == {good}, "what is announced meanwhile may be found twice"
