@@ -120,13 +120,20 @@ def test_in_one_shot_the_intent_is_logged_while_the_handler_runs_and_prepares(al
     assert list(bench.sites["a"].resource.values) == ["one"]
 
 
-@pytest.mark.parametrize("scope", [Scope.LOCAL, Scope.NON_TRANSACTIONAL, Scope.NONE])
-def test_a_commit_that_names_a_former_life_is_acknowledged_in_whatever_scope_the_next_one_is(scope: Scope) -> None:
-    bench = Bench(Site("p"), Site("a", member(waits=False, resource=False)), Site("b", member()))
+def committed_unheard_by_a(bench: Bench) -> TxId:
+    """A commit that names member a, which has voted and not heard of it."""
     tx = begin(bench)
     publish(bench, "p", "k", "one")
     bench.lose = lambda target, message: isinstance(message, m.Decision) and target == "a"
     bench.give("p", CommitCall("k"))
+    assert status(bench) is Status.COMMITTED
+    return tx
+
+
+@pytest.mark.parametrize("scope", [Scope.LOCAL, Scope.NON_TRANSACTIONAL, Scope.NONE])
+def test_a_commit_that_names_a_former_life_is_acknowledged_in_whatever_scope_the_next_one_is(scope: Scope) -> None:
+    bench = Bench(Site("p"), Site("a", member(waits=False, resource=False)), Site("b", member()))
+    tx = committed_unheard_by_a(bench)
     bench.sites["a"].scope = member(scope=scope)
     bench.restart("a")
     census = next(msg for target, msg in bench.sent if target == "a" and isinstance(msg, m.Census))
@@ -138,10 +145,7 @@ def test_a_commit_that_names_a_former_life_is_acknowledged_in_whatever_scope_the
 
 def test_a_commit_of_work_that_the_resource_has_lost_is_not_acknowledged_and_told() -> None:
     bench = Bench(Site("p"), Site("a", member()), Site("b", member()))
-    tx = begin(bench)
-    publish(bench, "p", "k", "one")
-    bench.lose = lambda target, message: isinstance(message, m.Decision) and target == "a"
-    bench.give("p", CommitCall("k"))
+    tx = committed_unheard_by_a(bench)
     bench.sites["a"].resource = MemoryResource()
     bench.restart("a")
     bench.restart("a")  # what it refuses now it also knows the next time
@@ -188,11 +192,7 @@ def test_a_forced_commit_of_what_was_never_prepared_ends_and_is_told() -> None:
 def test_a_commit_that_names_a_life_without_a_record_is_acknowledged_by_the_next(asked_again: str) -> None:
     """Whatever reaches it first: the commit, a late copy of what its former life had answered, or all of that."""
     bench = Bench(Site("p"), Site("a", member(waits=False, resource=False)), Site("b", member()))
-    tx = begin(bench)
-    publish(bench, "p", "k", "one")
-    bench.lose = lambda target, message: isinstance(message, m.Decision) and target == "a"
-    bench.give("p", CommitCall("k"))
-    assert status(bench) is Status.COMMITTED
+    tx = committed_unheard_by_a(bench)
     bench.restart("a")
     late = next((msg for target, msg in bench.sent if target == "a" and type(msg).__name__ == asked_again), None)
     if late is not None:
