@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from psycopg import Connection
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGresult
-from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+from psycopg_pool import PoolClosed, PoolTimeout
 
 from txlayer.errors import ResourceError, ResourceUnavailable
 from txlayer.resources.postgres_exchange import ConnectionLost, Rejected, exchange
-from txlayer.resources.postgres_sources import Source, check
+from txlayer.resources.postgres_pool import OwnPool
+from txlayer.resources.postgres_sources import Source
 
 _TABLE = """
 CREATE SCHEMA IF NOT EXISTS txlayer;
@@ -35,10 +36,7 @@ class Lane:
     def __init__(self, source: Source, size: int, patience: float, name: str) -> None:
         self._name = name
         self._patience = patience
-        self._pool = ConnectionPool(
-            source.conninfo, kwargs=source.options, min_size=1, max_size=size, open=False, timeout=patience,
-            reconnect_timeout=1.0, configure=_autocommit, check=check,
-        )  # fmt: skip
+        self._pool = OwnPool(source.conninfo, source.options, size, patience)
 
     def open(self, within: float) -> None:
         """Connect, make the table of markers, and see that the server allows prepared transactions."""
@@ -141,7 +139,7 @@ class Lane:
 
     def _run(self, sql: str) -> list[PGresult]:
         try:
-            conn = self._pool.getconn(self._patience)
+            conn = self._pool.take()
         except (PoolTimeout, PoolClosed) as exc:
             raise ResourceUnavailable(f"the database of {self._name!r} cannot be reached: {exc}") from exc
         try:
@@ -154,11 +152,7 @@ class Lane:
         if conn.pgconn.transaction_status == TransactionStatus.INERROR:
             with contextlib.suppress(ConnectionLost):  # which has closed it
                 exchange(conn.pgconn, b"ROLLBACK", self._patience)
-        self._pool.putconn(conn)
-
-
-def _autocommit(conn: Connection[object]) -> None:
-    conn.autocommit = True
+        self._pool.give(conn)
 
 
 def _text(result: PGresult, row: int, column: int) -> str | None:

@@ -21,6 +21,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTi
 
 from txlayer.errors import ResourceError, UsageError
 from txlayer.resources.postgres_exchange import alive
+from txlayer.resources.postgres_pool import OwnPool
 
 _ENDING = ("commit", "rollback", "close")
 KEPT_ALIVE = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3,
@@ -152,7 +153,8 @@ class Source(Protocol):
 def source_of(database: Any, size: int, patience: float) -> Source:
     """The source for what the user named."""
     if isinstance(database, str):
-        return OwnPoolSource(_own_pool(database, size, patience), patience, size=size)
+        options = {"fallback_application_name": "txlayer", **KEPT_ALIVE}
+        return OwnPoolSource(OwnPool(database, options, size, patience), patience)
     if isinstance(database, ConnectionPool):
         return PoolSource(database, patience)
     if isinstance(database, AsyncConnectionPool):
@@ -166,22 +168,17 @@ def source_of(database: Any, size: int, patience: float) -> Source:
     )
 
 
-def _own_pool(conninfo: str, size: int, patience: float) -> ConnectionPool[Any]:
-    return ConnectionPool(
-        conninfo, min_size=1, max_size=size, open=False, timeout=patience, reconnect_timeout=1.0, check=check,
-        kwargs={"autocommit": True, "fallback_application_name": "txlayer", **KEPT_ALIVE},
-    )  # fmt: skip
-
-
 def _database(conninfo: object) -> str:
     return str(conninfo_to_dict(conninfo if isinstance(conninfo, str) else "").get("dbname") or "postgres")
 
 
-def check(conn: Connection[Any]) -> None:
-    """For a pool: look at the connection without asking the server."""
-    if not alive(conn.pgconn):
-        conn.close()
-        raise ResourceError("the server has closed the connection")
+def _none_free(error: Exception, patience: float, size: int) -> ResourceError:
+    if isinstance(error, PoolClosed):
+        return ResourceError(f"the pool is closed: {error}")
+    return ResourceError(
+        f"no connection within {patience} s: the database is away, or all {size} connections of the pool are in use "
+        "(raise its max_size)"
+    )
 
 
 @dataclass(slots=True)
@@ -219,14 +216,9 @@ class PoolSource:
     def _take(self) -> Connection[Any]:
         try:
             conn: Connection[Any] = self.pool.getconn(self.patience)
-            return conn
-        except PoolTimeout as exc:
-            raise ResourceError(
-                f"no connection within {self.patience} s: the database is away, or all {self.pool.max_size} "
-                "connections of the pool are in use (raise its max_size)"
-            ) from exc
-        except PoolClosed as exc:
-            raise ResourceError(f"the pool is closed: {exc}") from exc
+        except (PoolTimeout, PoolClosed) as exc:
+            raise _none_free(exc, self.patience, self.pool.max_size) from exc
+        return conn
 
     def give(self, lease: Lease) -> None:
         lease.released()
@@ -237,17 +229,41 @@ class PoolSource:
 
 
 @dataclass(slots=True)
-class OwnPoolSource(PoolSource):
+class OwnPoolSource:
     """A pool that lives from `open` to `close`."""
 
-    size: int = 8
+    pool: OwnPool
+    patience: float
+    early: bool = False
+
+    @property
+    def conninfo(self) -> Any:
+        return self.pool.conninfo
+
+    @property
+    def options(self) -> Any:
+        return self.pool.options
+
+    @property
+    def database(self) -> str:
+        return _database(self.pool.conninfo)
 
     def open(self) -> None:
         self.pool.open()
 
+    def take(self) -> Lease:
+        try:
+            conn = self.pool.take()
+        except (PoolTimeout, PoolClosed) as exc:
+            raise _none_free(exc, self.patience, self.pool.size) from exc
+        return Lease(conn, conn)
+
+    def give(self, lease: Lease) -> None:
+        lease.released()
+        self.pool.give(lease.handle)
+
     def close(self) -> None:
-        self.pool.close()  # for good: a pool is opened once
-        self.pool = _own_pool(str(self.pool.conninfo), self.size, self.patience)
+        self.pool.close()
 
 
 class AsyncPoolSource:
