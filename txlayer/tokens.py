@@ -36,7 +36,7 @@ class Keyring:
 
     def member(self, tx: TxId) -> bytes:
         """This site as the list of members names it."""
-        return member_hash(self.pseudonym(tx))
+        return _member(self.secret, tx)
 
     def hashes(self, tx: TxId, finishers: tuple[str, ...] = ()) -> Hashes:
         """What this site promises as coordinator of `tx`, and what its finishers could reveal."""
@@ -73,6 +73,11 @@ def _seed(secret: bytes, tx: TxId) -> bytes:
 def _pseudonym(secret: bytes, tx: TxId) -> Pseudonym:
     seed = _seed(secret, tx)
     return Pseudonym(*(sha256(sha256(seed + word).digest()).digest() for word in (b"yes", b"no", b"done")))
+
+
+@lru_cache(maxsize=512)
+def _member(secret: bytes, tx: TxId) -> bytes:
+    return member_hash(_pseudonym(secret, tx))
 
 
 def digest(token: bytes) -> bytes:

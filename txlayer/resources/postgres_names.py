@@ -91,7 +91,11 @@ def read_name(text: str) -> ReadName | None:
     return ReadName(site, resource, tx, log, int(of), bytes.fromhex(member))
 
 
-@lru_cache(maxsize=256)  # sites and logs are the same in transaction after transaction
 def quoted(text: str) -> str:
     """Without colons, quotes and backslashes, in ASCII."""
+    return text if text.isalnum() and text.isascii() else _quoted(text)
+
+
+@lru_cache(maxsize=256)  # sites are the same in transaction after transaction
+def _quoted(text: str) -> str:
     return quote(text, safe="~@+=,")

@@ -72,7 +72,7 @@ _logger = logging.getLogger(__name__)
 _MOST_AT_ONCE = 512
 _MOST_TURNS = 4
 """That a thread takes in a row before it goes back to its own work."""
-_SOON_SECONDS = 0.01
+_SOON_SECONDS = 0.03
 _FORGET_SECONDS = 0.25
 _LOOK_SECONDS = 0.1
 _REST: TimerKey = ("rest", 0, "")

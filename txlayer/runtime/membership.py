@@ -301,7 +301,7 @@ class Membership:
     def prepare(self) -> None:
         """The application's last word."""
         for part in self.participants:
-            self._call(lambda p: p.on_prepare(self), part)
+            self._call(lambda p: self.application.run(p.on_prepare(self)), part)
 
     def ended(self, commit: bool) -> None:
         """Tell the application. It cannot object."""
@@ -318,7 +318,7 @@ class Membership:
         except DecodeError as exc:
             raise HandlerFailed(str(exc)) from exc
 
-    def _do(self, result: Any) -> Any:
+    def _do(self, result: Any) -> None:
         """Work that a handler returned instead of doing it is handed to its resource."""
         result = self.application.run(result)
         resource: Resource | None = getattr(result, "resource", None)
@@ -328,9 +328,9 @@ class Membership:
             resource.add(self._unit, result)
             self._hand(resource, known)
 
-    def _call(self, act: Callable[[Participant], Any], part: Part) -> None:
+    def _call(self, act: Callable[[Participant], object], part: Part) -> None:
         try:
-            self.application.run(act(part.participant()))
+            act(part.participant())
         except (HandlerFailed, ResourceError):
             raise
         except BaseException as exc:  # also SystemExit: the thread is for all, and a member has to answer

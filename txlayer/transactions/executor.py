@@ -501,8 +501,7 @@ class Executor:
         if self.state is State.PREPARING:
             return [InspectUnit(self.tx, self.choice.compensatable or self.delegated)]
         if self.state is State.APPLYING:
-            forced = self.commit and not self.frames["decision"] and not self.choice.compensatable
-            return [InspectUnit(self.tx)] if forced else self._apply()
+            return [InspectUnit(self.tx)] if self._forced() else self._apply()
         if self.compensation is not None and self.compensation.parked:  # a crash may have come before that was heard
             return [Surface("parked", self.tx, "it could not be undone before the site restarted")]
         if self.state is not State.REFUSED:
@@ -517,9 +516,9 @@ class Executor:
         an operator: it is voted for again, and the coordinator repeats its decision. An operator may have forced the
         commit of what was never prepared.
         """
-        if self.state is State.APPLYING:
+        if self.state is State.APPLYING and self._forced():
             return self._apply() if found.state != "none" else [*self._nothing_to_commit(), *self._applied()]
-        if self.state is not State.PREPARING:
+        if self.state is not State.PREPARING:  # a decision came first, and has been applied
             return []
         at_once = self.choice.compensatable or self.delegated
         self.started = found.state == "prepared"
@@ -527,6 +526,10 @@ class Executor:
         safe = found.state == "committed" or (self.started and not at_once)
         self.lost = not safe
         return self.on_prepared(UnitPrepared(self.tx, safe, "the site restarted"))
+
+    def _forced(self) -> bool:
+        """Whether it was an operator who decided on commit."""
+        return self.commit and not self.frames.get("decision") and not self.choice.compensatable
 
     def _nothing_to_commit(self) -> list[Effect]:
         return [Surface("lost", self.tx, "an operator has forced a commit, and nothing was prepared")]

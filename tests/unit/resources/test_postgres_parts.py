@@ -32,11 +32,11 @@ def test_a_lane_gets_its_connection_back_when_the_server_breaks_it_after_an_erro
     lent = list[Any]()
 
     class Pool:
-        def getconn(self, timeout: float) -> Any:
+        def take(self) -> Any:
             lent.append(SimpleNamespace(pgconn=SimpleNamespace(transaction_status=pq.TransactionStatus.INERROR)))
             return lent[-1]
 
-        def putconn(self, conn: Any) -> None:
+        def give(self, conn: Any) -> None:
             lent.remove(conn)
 
     def exchange(conn: Any, message: bytes, within: float) -> Any:
