@@ -13,10 +13,12 @@ from txlayer.effects import (
     Broadcast,
     CommitCall,
     CommitUnit,
+    Compensate,
     ConfirmCall,
     FinishUnit,
     FollowCall,
     HandlerDone,
+    InspectUnit,
     JoinCall,
     LeaveCall,
     MemberAborts,
@@ -24,6 +26,7 @@ from txlayer.effects import (
     Received,
     RunHandler,
     ScopeChosen,
+    UnitInspected,
     WaitLonger,
 )
 from txlayer.messages import (
@@ -43,6 +46,7 @@ from txlayer.records import MemberDecided
 from txlayer.resources.memory import MemoryResource
 from txlayer.runtime.unit_work import WORK
 from txlayer.tokens import digest_of
+from txlayer.transactions.executor import Executor
 from txlayer.transactions.local_executor import LocalExecutor
 from txlayer.transactions.seat import Bounds
 from txlayer.transactions.subscriber_desk import DECLINED
@@ -510,6 +514,27 @@ def test_work_that_is_found_committed_can_be_forced_to_abort_only_if_it_can_be_u
     bench.restart("a")
     executor = bench.sites["a"].participant.subscriber._member(tx)
     assert bool(executor.on_forced(False)) == compensatable
+
+
+@pytest.mark.parametrize(("compensatable", "found"), [(True, "committed"), (False, "prepared"), (False, "none")])
+def test_a_decision_that_comes_before_the_resource_was_looked_at_is_applied_once(
+    compensatable: bool, found: str
+) -> None:
+    bench = Bench(Site("p"), Site("a", member(compensatable=compensatable)))
+    tx = begin(bench)
+    publish(bench, "p", "k", "x")
+    bench.lose = lambda target, message: isinstance(message, m.Vote | m.Decision)
+    bench.give("p", CommitCall("k"))
+    (record,) = bench.sites["a"].records.values()
+    bench.give("p", AbortCall("k"))
+    decision = next(message for _, message in bench.sent if isinstance(message, m.Decision))
+    again = Executor.recover(bench.sites["a"].seat(), record)
+    assert again.resume() == [InspectUnit(tx, compensatable)]
+    applied = again.on_decision(decision, b"frame")
+    assert [type(effect) for effect in applied if isinstance(effect, WORK)] == [
+        Compensate if compensatable else FinishUnit
+    ]
+    assert again.on_inspected(UnitInspected(tx, found)) == []
 
 
 def test_member_that_forgot_that_it_joined_votes_no() -> None:
